@@ -7,6 +7,7 @@
 package agentv1
 
 import (
+	v1 "firstlight/gateway-client/proto/bettercompute/common/v1"
 	protoreflect "google.golang.org/protobuf/reflect/protoreflect"
 	protoimpl "google.golang.org/protobuf/runtime/protoimpl"
 	timestamppb "google.golang.org/protobuf/types/known/timestamppb"
@@ -996,11 +997,65 @@ func (x *InventoryRefreshResult) GetSha256() map[string][]byte {
 	return nil
 }
 
+// SignedImageManifest carries an image manifest's canonical JSON; purpose "image-manifest", by an image-signer key, its chain
+// included. DeployImage.manifest_sha256 is the digest of this message as it was serialized.
+type SignedImageManifest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Body          []byte                 `protobuf:"bytes,1,opt,name=body,proto3" json:"body,omitempty"`
+	Signature     *v1.Signature          `protobuf:"bytes,2,opt,name=signature,proto3" json:"signature,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SignedImageManifest) Reset() {
+	*x = SignedImageManifest{}
+	mi := &file_bettercompute_agent_v1_commands_proto_msgTypes[14]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SignedImageManifest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SignedImageManifest) ProtoMessage() {}
+
+func (x *SignedImageManifest) ProtoReflect() protoreflect.Message {
+	mi := &file_bettercompute_agent_v1_commands_proto_msgTypes[14]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SignedImageManifest.ProtoReflect.Descriptor instead.
+func (*SignedImageManifest) Descriptor() ([]byte, []int) {
+	return file_bettercompute_agent_v1_commands_proto_rawDescGZIP(), []int{14}
+}
+
+func (x *SignedImageManifest) GetBody() []byte {
+	if x != nil {
+		return x.Body
+	}
+	return nil
+}
+
+func (x *SignedImageManifest) GetSignature() *v1.Signature {
+	if x != nil {
+		return x.Signature
+	}
+	return nil
+}
+
 var File_bettercompute_agent_v1_commands_proto protoreflect.FileDescriptor
 
 const file_bettercompute_agent_v1_commands_proto_rawDesc = "" +
 	"\n" +
-	"%bettercompute/agent/v1/commands.proto\x12\x16bettercompute.agent.v1\x1a\x1fgoogle/protobuf/timestamp.proto\"\x90\x01\n" +
+	"%bettercompute/agent/v1/commands.proto\x12\x16bettercompute.agent.v1\x1a$bettercompute/common/v1/common.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\x90\x01\n" +
 	"\fDiskSelector\x12\x16\n" +
 	"\x06serial\x18\x01 \x01(\tR\x06serial\x12\x10\n" +
 	"\x03wwn\x18\x02 \x01(\tR\x03wwn\x12\x1d\n" +
@@ -1082,7 +1137,10 @@ const file_bettercompute_agent_v1_commands_proto_rawDesc = "" +
 	"\x06sha256\x18\x01 \x03(\v2:.bettercompute.agent.v1.InventoryRefreshResult.Sha256EntryR\x06sha256\x1a9\n" +
 	"\vSha256Entry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\fR\x05value:\x028\x01B@Z>firstlight/gateway-client/proto/bettercompute/agent/v1;agentv1b\x06proto3"
+	"\x05value\x18\x02 \x01(\fR\x05value:\x028\x01\"k\n" +
+	"\x13SignedImageManifest\x12\x12\n" +
+	"\x04body\x18\x01 \x01(\fR\x04body\x12@\n" +
+	"\tsignature\x18\x02 \x01(\v2\".bettercompute.common.v1.SignatureR\tsignatureB@Z>firstlight/gateway-client/proto/bettercompute/agent/v1;agentv1b\x06proto3"
 
 var (
 	file_bettercompute_agent_v1_commands_proto_rawDescOnce sync.Once
@@ -1097,7 +1155,7 @@ func file_bettercompute_agent_v1_commands_proto_rawDescGZIP() []byte {
 }
 
 var file_bettercompute_agent_v1_commands_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_bettercompute_agent_v1_commands_proto_msgTypes = make([]protoimpl.MessageInfo, 15)
+var file_bettercompute_agent_v1_commands_proto_msgTypes = make([]protoimpl.MessageInfo, 16)
 var file_bettercompute_agent_v1_commands_proto_goTypes = []any{
 	(DiagResult_Outcome)(0),        // 0: bettercompute.agent.v1.DiagResult.Outcome
 	(*DiskSelector)(nil),           // 1: bettercompute.agent.v1.DiskSelector
@@ -1114,24 +1172,27 @@ var file_bettercompute_agent_v1_commands_proto_goTypes = []any{
 	(*BootKexecResult)(nil),        // 12: bettercompute.agent.v1.BootKexecResult
 	(*InventoryRefresh)(nil),       // 13: bettercompute.agent.v1.InventoryRefresh
 	(*InventoryRefreshResult)(nil), // 14: bettercompute.agent.v1.InventoryRefreshResult
-	nil,                            // 15: bettercompute.agent.v1.InventoryRefreshResult.Sha256Entry
-	(*timestamppb.Timestamp)(nil),  // 16: google.protobuf.Timestamp
+	(*SignedImageManifest)(nil),    // 15: bettercompute.agent.v1.SignedImageManifest
+	nil,                            // 16: bettercompute.agent.v1.InventoryRefreshResult.Sha256Entry
+	(*timestamppb.Timestamp)(nil),  // 17: google.protobuf.Timestamp
+	(*v1.Signature)(nil),           // 18: bettercompute.common.v1.Signature
 }
 var file_bettercompute_agent_v1_commands_proto_depIdxs = []int32{
 	1,  // 0: bettercompute.agent.v1.DiskWipe.disks:type_name -> bettercompute.agent.v1.DiskSelector
 	4,  // 1: bettercompute.agent.v1.DiskWipeResult.disks:type_name -> bettercompute.agent.v1.WipedDisk
-	16, // 2: bettercompute.agent.v1.WipedDisk.started:type_name -> google.protobuf.Timestamp
-	16, // 3: bettercompute.agent.v1.WipedDisk.ended:type_name -> google.protobuf.Timestamp
+	17, // 2: bettercompute.agent.v1.WipedDisk.started:type_name -> google.protobuf.Timestamp
+	17, // 3: bettercompute.agent.v1.WipedDisk.ended:type_name -> google.protobuf.Timestamp
 	0,  // 4: bettercompute.agent.v1.DiagResult.outcome:type_name -> bettercompute.agent.v1.DiagResult.Outcome
 	1,  // 5: bettercompute.agent.v1.DeployImage.disk:type_name -> bettercompute.agent.v1.DiskSelector
 	9,  // 6: bettercompute.agent.v1.DeployImage.seed:type_name -> bettercompute.agent.v1.NodeSeed
 	1,  // 7: bettercompute.agent.v1.BootKexec.disk:type_name -> bettercompute.agent.v1.DiskSelector
-	15, // 8: bettercompute.agent.v1.InventoryRefreshResult.sha256:type_name -> bettercompute.agent.v1.InventoryRefreshResult.Sha256Entry
-	9,  // [9:9] is the sub-list for method output_type
-	9,  // [9:9] is the sub-list for method input_type
-	9,  // [9:9] is the sub-list for extension type_name
-	9,  // [9:9] is the sub-list for extension extendee
-	0,  // [0:9] is the sub-list for field type_name
+	16, // 8: bettercompute.agent.v1.InventoryRefreshResult.sha256:type_name -> bettercompute.agent.v1.InventoryRefreshResult.Sha256Entry
+	18, // 9: bettercompute.agent.v1.SignedImageManifest.signature:type_name -> bettercompute.common.v1.Signature
+	10, // [10:10] is the sub-list for method output_type
+	10, // [10:10] is the sub-list for method input_type
+	10, // [10:10] is the sub-list for extension type_name
+	10, // [10:10] is the sub-list for extension extendee
+	0,  // [0:10] is the sub-list for field type_name
 }
 
 func init() { file_bettercompute_agent_v1_commands_proto_init() }
@@ -1145,7 +1206,7 @@ func file_bettercompute_agent_v1_commands_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_bettercompute_agent_v1_commands_proto_rawDesc), len(file_bettercompute_agent_v1_commands_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   15,
+			NumMessages:   16,
 			NumExtensions: 0,
 			NumServices:   0,
 		},
