@@ -1,0 +1,292 @@
+package fleet
+
+import (
+	"slices"
+	"time"
+)
+
+// Bounds of a record.
+const (
+	// MaxMachines bounds the fleet of one appliance.
+	MaxMachines = 4096
+	// MaxAlarms bounds the alarms kept per machine.
+	MaxAlarms = 32
+	// MaxRevoked bounds the revoked keys kept per machine; a certificate lives 24 hours, so older ones are dead anyway.
+	MaxRevoked = 32
+	// MaxText bounds a text from the wire in a record, in bytes.
+	MaxText = 2048
+)
+
+// Record is a machine as stored, key machines/<name>.
+type Record struct {
+	Name        string   `json:"name"`
+	NodeID      string   `json:"node_id"`
+	MACs        []string `json:"macs"`
+	UUID        string   `json:"uuid"`
+	DiskSerials []string `json:"disk_serials"`
+	BMC         BMC      `json:"bmc"`
+	// BMCCertificateSHA256 is the digest of the controller's leaf certificate, 32 bytes.
+	BMCCertificateSHA256 []byte `json:"bmc_certificate_sha256"`
+	Added                Time   `json:"added"`
+	// Workflow is the id of the newest workflow: whoever writes it by compare-and-swap owns the machine until that workflow ends.
+	Workflow  string `json:"workflow"`
+	Workflows int    `json:"workflows"`
+	NodeKeyID string `json:"node_key_id"`
+	// RevokedKeys are thumbprints whose certificates open no session any more.
+	RevokedKeys []string    `json:"revoked_keys"`
+	Connected   *Connection `json:"connected"`
+	// Epoch is the session epoch of Connected.
+	Epoch    uint64    `json:"epoch"`
+	Hardware *Hardware `json:"hardware"`
+	Alarms   []Alarm   `json:"alarms"`
+}
+
+// Alarm appends an alarm; the same text again within an hour is the same alarm.
+func (r *Record) Alarm(now time.Time, text string) {
+	text = Clip(text)
+	for _, a := range r.Alarms {
+		if a.Text == text && now.Sub(a.Time.Time) < time.Hour {
+			return
+		}
+	}
+	r.Alarms = append(r.Alarms, Alarm{Time: At(now), Text: text})
+	if n := len(r.Alarms) - MaxAlarms; n > 0 {
+		r.Alarms = slices.Delete(r.Alarms, 0, n)
+	}
+}
+
+// Revoke adds a key to the revoked ones.
+func (r *Record) Revoke(keyID string) {
+	if keyID == "" || slices.Contains(r.RevokedKeys, keyID) {
+		return
+	}
+	r.RevokedKeys = append(r.RevokedKeys, keyID)
+	if n := len(r.RevokedKeys) - MaxRevoked; n > 0 {
+		r.RevokedKeys = slices.Delete(r.RevokedKeys, 0, n)
+	}
+}
+
+// Clip bounds a text from the wire to MaxText bytes and valid UTF-8 without control characters.
+func Clip(s string) string {
+	out := make([]rune, 0, min(len(s), MaxText))
+	n := 0
+	for _, c := range s {
+		if c < ' ' || c == 0x7f {
+			c = ' '
+		}
+		if n += len(string(c)); n > MaxText {
+			break
+		}
+		out = append(out, c)
+	}
+	return string(out)
+}
+
+// Run is a workflow as stored, key workflows/<id>: what is shown, the plan, and the journal of intents and facts.
+type Run struct {
+	Workflow
+	Machine string `json:"machine"`
+	NodeID  string `json:"node_id"`
+	// By is who ordered it, for people.
+	By      string   `json:"by"`
+	Failure *Failure `json:"failure"`
+	Plan    Plan     `json:"plan"`
+	// Facts are what was observed, by name; the set of names is fixed. Facts are only ever added.
+	Facts map[string]Fact `json:"facts"`
+	// Sent is the journal of commands by id: written before the command is handed to a session, resent byte for byte.
+	Sent map[string]*Sent `json:"sent"`
+	// RAMDiskKeyID and NodeKeyID are the keys that joined in this workflow.
+	RAMDiskKeyID string `json:"ramdisk_key_id"`
+	NodeKeyID    string `json:"node_key_id"`
+	// Resumed lists the steps after which a person let it go on.
+	Resumed []string `json:"resumed"`
+	// Closed: over, and everything that had to be told to others is told.
+	Closed bool `json:"closed"`
+	// CloseBy ends the telling after the workflow's end.
+	CloseBy Time `json:"close_by"`
+}
+
+// Fact is one observation.
+type Fact struct {
+	At   Time   `json:"at"`
+	Text string `json:"text"`
+}
+
+// Sent is one command's intent.
+type Sent struct {
+	Step string `json:"step"`
+	// Node and Role are the session that it goes to.
+	Node string `json:"node"`
+	Role string `json:"role"`
+	// Wire is the serialized signed Command.
+	Wire     []byte `json:"wire"`
+	Attempts uint32 `json:"attempts"`
+	// Refs are the secret references that its runner may ask for while it is not over.
+	Refs []string `json:"refs"`
+	// Attested: only a valid report by the machine's key makes its result true.
+	Attested bool `json:"attested"`
+	// NotAfter is the end of its validity.
+	NotAfter Time `json:"not_after"`
+}
+
+// Step returns the named step, nil when there is none.
+func (r *Run) Step(name string) *Step {
+	for i := range r.Steps {
+		if r.Steps[i].Name == name {
+			return &r.Steps[i]
+		}
+	}
+	return nil
+}
+
+// Current returns the first step that is not over, nil when all are.
+func (r *Run) Current() *Step {
+	for i := range r.Steps {
+		if !r.Steps[i].State.Ended() {
+			return &r.Steps[i]
+		}
+	}
+	return nil
+}
+
+// Command returns the shown half of a command, nil when there is none with this id.
+func (r *Run) Command(id string) *Command {
+	for i := range r.Steps {
+		for j := range r.Steps[i].Commands {
+			if c := &r.Steps[i].Commands[j]; c.ID == id {
+				return c
+			}
+		}
+	}
+	return nil
+}
+
+// Plan is what a workflow will do, decided before it begins. It names no command id: those are minted with the command.
+type Plan struct {
+	LeaseID      string        `json:"lease_id"`
+	LeaseExpires Time          `json:"lease_expires"`
+	Steps        []PlannedStep `json:"steps"`
+	// OnCancel is told to the site when the workflow ends with its lease still open.
+	OnCancel []PlannedCommand `json:"on_cancel"`
+}
+
+// Step returns the named planned step; a zero one when there is none.
+func (p *Plan) Step(name string) PlannedStep {
+	for _, s := range p.Steps {
+		if s.Name == name {
+			return s
+		}
+	}
+	return PlannedStep{}
+}
+
+// PlannedStep is one step of a plan.
+type PlannedStep struct {
+	Name string `json:"name"`
+	// For and Next are the words of its Waiting; Next is also what a failure by time advises.
+	For  string `json:"for"`
+	Next string `json:"next"`
+	// Deadline bounds the step from its start.
+	Deadline Duration         `json:"deadline"`
+	Commands []PlannedCommand `json:"commands"`
+	// After are commands issued when the step is done; the next step does not wait for them.
+	After []PlannedCommand `json:"after"`
+}
+
+// PlannedCommand is one command of a plan.
+type PlannedCommand struct {
+	Kind string `json:"kind"`
+	Node string `json:"node"`
+	// Role is the audience's role in one word.
+	Role string `json:"role"`
+	// Lane is "control" or "bulk".
+	Lane string `json:"lane"`
+	// Payload is the serialized payload of the kind.
+	Payload  []byte   `json:"payload"`
+	Attested bool     `json:"attested"`
+	Refs     []string `json:"refs"`
+}
+
+// Duration is a time.Duration that reads as text such as "5m0s" in JSON.
+type Duration time.Duration
+
+// MarshalText implements encoding.TextMarshaler.
+func (d Duration) MarshalText() ([]byte, error) { return []byte(time.Duration(d).String()), nil }
+
+// UnmarshalText implements encoding.TextUnmarshaler.
+func (d *Duration) UnmarshalText(b []byte) error {
+	v, err := time.ParseDuration(string(b))
+	*d = Duration(v)
+	return err
+}
+
+// LeaseState is a boot lease's state: open → consumed or cancelled, both final.
+type LeaseState string
+
+// The states of a lease. An open lease past its expiry is as good as cancelled.
+const (
+	LeaseOpen      LeaseState = "open"
+	LeaseConsumed  LeaseState = "consumed"
+	LeaseCancelled LeaseState = "cancelled"
+)
+
+// Lease is a boot lease, key leases/<id>: the right of one machine to join once as RAM disk.
+type Lease struct {
+	ID       string     `json:"id"`
+	Workflow string     `json:"workflow"`
+	Machine  string     `json:"machine"`
+	NodeID   string     `json:"node_id"`
+	State    LeaseState `json:"state"`
+	Expires  Time       `json:"expires"`
+	Consumed Time       `json:"consumed"`
+	// CSRSHA256 binds the consumption to one request; the same one again gets Response again.
+	CSRSHA256 []byte `json:"csr_sha256"`
+	Response  []byte `json:"response"`
+	KeyID     string `json:"key_id"`
+	// Claims are the hardware claims of the join.
+	Claims Claims `json:"claims"`
+}
+
+// Claims are hardware claims: what a machine says of itself.
+type Claims struct {
+	UUID string   `json:"uuid"`
+	MACs []string `json:"macs"`
+}
+
+// NodeSecret is the join secret of the newest deploy of a machine, key provisioned/<node id>. Its value is nowhere.
+type NodeSecret struct {
+	NodeID   string `json:"node_id"`
+	Machine  string `json:"machine"`
+	Workflow string `json:"workflow"`
+	// Hash is the SHA-256 of the value. A new request by the same RAM disk replaces it while it is unused.
+	Hash    []byte `json:"hash"`
+	Expires Time   `json:"expires"`
+	// Claims are those of the RAM disk's join: the same hardware must present the secret.
+	Claims Claims `json:"claims"`
+	// Used is when it was presented first; the rest says by whom.
+	Used      Time   `json:"used"`
+	UsedFrom  string `json:"used_from"`
+	CSRSHA256 []byte `json:"csr_sha256"`
+	Response  []byte `json:"response"`
+	KeyID     string `json:"key_id"`
+}
+
+// Agent is an agent that belongs to no machine (the site agent), key agents/<node id>, with its newest one-time join token.
+type Agent struct {
+	NodeID string `json:"node_id"`
+	// Role is the only role that the token may join as.
+	Role      string `json:"role"`
+	TokenHash []byte `json:"token_hash"`
+	Expires   Time   `json:"expires"`
+	Used      Time   `json:"used"`
+	CSRSHA256 []byte `json:"csr_sha256"`
+	Response  []byte `json:"response"`
+	// KeyID is the key whose certificate may open a session.
+	KeyID string `json:"key_id"`
+}
+
+// Cursor is how far an agent's events are stored, key cursors/<node id>.
+type Cursor struct {
+	JournalID string `json:"journal_id"`
+	Sequence  uint64 `json:"sequence"`
+}
