@@ -1,0 +1,122 @@
+package proxydhcp
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/netip"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/net/ipv4"
+	"golang.org/x/time/rate"
+)
+
+const (
+	// maxReadErrors is how many reads in a row may fail before Serve gives up.
+	maxReadErrors = 16
+	// logEvery and logBurst bound what hostile packets can write into the log.
+	logEvery = 10 * time.Second
+	logBurst = 5
+	// relayPort is where a relay takes answers (RFC 2131, section 4.1).
+	relayPort = 67
+)
+
+// Config is what a server needs.
+type Config struct {
+	// Address is the server's own: source of every answer, option 54 and next server.
+	Address netip.Addr
+	// Index is the interface by which answers leave and requests must come.
+	Index int
+	// Offers is where answers to clients without an address go: 255.255.255.255:68.
+	Offers netip.AddrPort
+	Boots  Boots
+	Log    *slog.Logger
+}
+
+// Server answers requests, one at a time per port.
+type Server struct {
+	cfg     Config
+	logs    *rate.Limiter
+	dropped atomic.Uint64
+}
+
+// New returns a server; Serve runs it.
+func New(cfg Config) *Server {
+	return &Server{cfg: cfg, logs: rate.NewLimiter(rate.Every(logEvery), logBurst)}
+}
+
+// Dropped is how many packets were malformed so far.
+func (s *Server) Dropped() uint64 { return s.dropped.Load() }
+
+// Serve answers what comes in on conn until ctx ends (nil); it closes conn.
+func (s *Server) Serve(ctx context.Context, conn *net.UDPConn, port Port) error {
+	stop := context.AfterFunc(ctx, func() { conn.Close() })
+	defer stop()
+	defer conn.Close()
+	pc := ipv4.NewPacketConn(conn)
+	if err := pc.SetControlMessage(ipv4.FlagInterface, true); err != nil {
+		return fmt.Errorf("serve boot requests: %w", err)
+	}
+	buf := make([]byte, MaxPacket+1)
+	failures := 0
+	for {
+		n, cm, from, err := pc.ReadFrom(buf)
+		if ctx.Err() != nil {
+			return nil
+		}
+		if err != nil {
+			if failures++; failures >= maxReadErrors || errors.Is(err, net.ErrClosed) {
+				return fmt.Errorf("serve boot requests: %w", err)
+			}
+			continue
+		}
+		failures = 0
+		// 0 is a packet that came before the kernel was asked for the interface; the socket is bound to one anyway.
+		if cm != nil && cm.IfIndex != 0 && cm.IfIndex != s.cfg.Index {
+			continue
+		}
+		if udp, ok := from.(*net.UDPAddr); ok {
+			s.handle(pc, buf[:n], udp, port)
+		}
+	}
+}
+
+// handle answers one packet. A panic of the codec is one more malformed packet, never the end of the service.
+func (s *Server) handle(pc *ipv4.PacketConn, b []byte, from *net.UDPAddr, port Port) {
+	defer func() {
+		if r := recover(); r != nil {
+			s.drop(from, fmt.Errorf("%w: %v", errMalformed, r))
+		}
+	}()
+	reply, client, file, err := Answer(b, port, s.cfg.Address, s.cfg.Boots)
+	if err != nil {
+		s.drop(from, err)
+		return
+	}
+	if reply == nil {
+		return
+	}
+	to := net.UDPAddrFromAddrPort(s.cfg.Offers)
+	switch {
+	case port == PortPXE:
+		to = from
+	case !reply.GatewayIPAddr.IsUnspecified():
+		to = &net.UDPAddr{IP: reply.GatewayIPAddr, Port: relayPort}
+	}
+	out := &ipv4.ControlMessage{IfIndex: s.cfg.Index, Src: net.IP(s.cfg.Address.AsSlice())}
+	if _, err := pc.WriteTo(reply.ToBytes(), out, to); err != nil {
+		s.cfg.Log.Warn("boot offer not sent", "mac", client.MAC.String(), "to", to.String(), "error", err)
+		return
+	}
+	s.cfg.Boots.Offered(client, file)
+}
+
+func (s *Server) drop(from *net.UDPAddr, err error) {
+	n := s.dropped.Add(1)
+	if s.logs.Allow() {
+		s.cfg.Log.Warn("boot request dropped", "from", from.String(), "dropped", n, "error", err)
+	}
+}
