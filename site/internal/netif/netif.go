@@ -43,10 +43,15 @@ func Lookup(name string, address netip.Addr) (Info, error) {
 }
 
 // ListenUDP opens a UDP socket that receives and sends on the named interface only, broadcasts included. Port 0 takes a free one.
+// From the first packet on, the kernel says with each by which interface and to which address it came.
 func ListenUDP(ctx context.Context, name string, at netip.AddrPort) (*net.UDPConn, error) {
 	bind := net.ListenConfig{Control: func(_, _ string, c syscall.RawConn) error {
 		var err error
-		if cerr := c.Control(func(fd uintptr) { err = unix.BindToDevice(int(fd), name) }); cerr != nil {
+		if cerr := c.Control(func(fd uintptr) {
+			if err = unix.BindToDevice(int(fd), name); err == nil {
+				err = unix.SetsockoptInt(int(fd), unix.IPPROTO_IP, unix.IP_PKTINFO, 1)
+			}
+		}); cerr != nil {
 			return cerr
 		}
 		return err

@@ -51,7 +51,7 @@ func New(cfg Config) *Server {
 // Dropped is how many packets were malformed so far.
 func (s *Server) Dropped() uint64 { return s.dropped.Load() }
 
-// Serve answers what comes in on conn until ctx ends (nil); it closes conn.
+// Serve answers what comes in on conn, a socket of netif.ListenUDP, until ctx ends (nil); it closes conn.
 func (s *Server) Serve(ctx context.Context, conn *net.UDPConn, port Port) error {
 	stop := context.AfterFunc(ctx, func() { conn.Close() })
 	defer stop()
@@ -74,8 +74,7 @@ func (s *Server) Serve(ctx context.Context, conn *net.UDPConn, port Port) error 
 			continue
 		}
 		failures = 0
-		// 0 is a packet that came before the kernel was asked for the interface; the socket is bound to one anyway.
-		if cm != nil && cm.IfIndex != 0 && cm.IfIndex != s.cfg.Index {
+		if cm != nil && cm.IfIndex != s.cfg.Index {
 			continue
 		}
 		if udp, ok := from.(*net.UDPAddr); ok {

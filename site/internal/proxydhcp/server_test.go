@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/insomniacslk/dhcp/dhcpv4"
+
+	"firstlight/site/internal/netif"
 )
 
 const patience = 5 * time.Second
@@ -36,7 +38,10 @@ func start(t *testing.T, port Port, client netip.AddrPort, boots Boots) (*Server
 	if err != nil {
 		t.Skipf("no loopback interface: %v", err)
 	}
-	conn := listen(t, "127.0.0.1")
+	conn, err := netif.ListenUDP(t.Context(), "lo", netip.MustParseAddrPort("127.0.0.1:0"))
+	if err != nil {
+		t.Skipf("no loopback interface to bind to: %v", err)
+	}
 	at := local(conn)
 	s := New(Config{Address: loopback, Index: lo.Index, Offers: client, Boots: boots, Log: slog.New(slog.NewTextHandler(t.Output(), nil))})
 	ctx, stop := context.WithCancel(t.Context())
