@@ -28,6 +28,8 @@ import (
 const (
 	// MaxFrameBytes bounds one gRPC message in either direction (agent protocol, "Message size bounds").
 	MaxFrameBytes = 5 << 20
+	// MaxCommandBytes bounds a serialized CommandBody, a command's payload and its result.
+	MaxCommandBytes = 1 << 20
 	// PingInterval is how often each side pings (agent protocol, "Transport").
 	PingInterval = 20 * time.Second
 	// PingTimeout is how long a side waits for the answer: with PingInterval, half-open links end within 40 s (SEC-02).

@@ -9,13 +9,21 @@ package session
 import (
 	"context"
 	"crypto/ecdsa"
+	"crypto/tls"
 	"crypto/x509"
 	"errors"
+	"fmt"
 	"log/slog"
+	"math/rand/v2"
+	"sync"
 	"time"
 
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/timestamppb"
 
+	"firstlight/gateway-client/envelope"
 	"firstlight/gateway-client/ident"
 	"firstlight/gateway-client/link"
 	agentv1 "firstlight/gateway-client/proto/bettercompute/agent/v1"
@@ -89,26 +97,230 @@ type Config struct {
 	OnWelcome func(*agentv1.Welcome)
 }
 
-// SecretError is the broker's refusal: "not-found", "not-bound", "access-denied" or "unavailable".
-type SecretError struct{ Ref, Code string }
-
-func (e *SecretError) Error() string { return "secret " + e.Ref + ": " + e.Code }
-
 // ErrInvalidPayload is wrapped by handlers that cannot read or accept their payload, before they did anything.
 var ErrInvalidPayload = errors.New("invalid payload")
 
 // ErrRefused is wrapped by what Run returns when redialling cannot help: the gateway refused this identity for good.
 var ErrRefused = errors.New("gateway refused this agent")
 
-// Agent keeps one session with the gateway.
-type Agent struct{ cfg Config }
+// Agent keeps one session with the gateway, and runs commands whether or not it has one.
+type Agent struct {
+	cfg     Config
+	journal *journal
+	signer  envelope.Signer
+	// lanes and destructive are slots: a command holds one of its lane, and the latter when it destroys.
+	lanes       map[commonv1.Lane]chan struct{}
+	destructive chan struct{}
+	// collecting is held while Config.Inventory runs.
+	collecting sync.Mutex
+	// work counts running handlers.
+	work sync.WaitGroup
 
-// New opens the journal. The caller runs the agent with Run, once, which closes the journal.
-func New(cfg Config) (*Agent, error) { return &Agent{cfg: cfg}, nil }
+	mu     sync.Mutex // guards what follows
+	trust  *commonv1.TrustBundle
+	roots  envelope.Roots
+	conn   *conn         // nil between sessions
+	joined chan struct{} // closed when conn is set
+	// unacked are terminal updates that the gateway has not acked; sent is when the present session said them.
+	unacked map[string]*unacked
+	rejects []string // ids in unacked that the journal does not know, oldest first
+	held    map[string]*held
+	// restricted: the gateway takes nothing but an upgrade from this agent.
+	restricted bool
+	// sections is the newest inventory; changed says that the next heartbeat carries its digests.
+	sections map[string][]byte
+	changed  bool
+}
 
-// Run dials, and redials with jitter, until ctx ends (nil) or the gateway refuses the agent for good (ErrRefused).
-func (a *Agent) Run(ctx context.Context) error { <-ctx.Done(); return nil }
+// unacked is a terminal update on its way.
+type unacked struct {
+	update *agentv1.CommandUpdate
+	conn   *conn // the session that said it last
+	sent   time.Time
+	after  func() error
+}
+
+// held is a command that waits or runs.
+type held struct {
+	cancel   context.CancelCauseFunc
+	state    commonv1.CommandState
+	progress *agentv1.Progress // not sent yet
+}
+
+// New opens the journal, and fails the commands that an earlier process of this agent left unfinished. The caller runs the
+// agent once with Run, which closes the journal.
+func New(cfg Config) (*Agent, error) {
+	switch {
+	case cfg.Identity == nil || cfg.JoinSigningKey == nil:
+		return nil, errors.New("session: identity and join signing key are required")
+	case cfg.BootID == "" || cfg.JournalPath == "":
+		return nil, errors.New("session: boot id and journal path are required")
+	}
+	if err := cfg.Identity.check(); err != nil {
+		return nil, fmt.Errorf("session: %w", err)
+	}
+	if cfg.Now == nil {
+		cfg.Now = time.Now
+	}
+	if cfg.Log == nil {
+		cfg.Log = slog.New(slog.DiscardHandler)
+	}
+	if cfg.Link.Now == nil {
+		cfg.Link.Now = cfg.Now
+	}
+	cert := tls.Certificate{PrivateKey: cfg.Identity.Key, Leaf: cfg.Identity.Chain[0]}
+	for _, c := range cfg.Identity.Chain {
+		cert.Certificate = append(cert.Certificate, c.Raw)
+	}
+	cfg.Link.Certificate = &cert
+	roots, err := commandRoots(cfg.Identity.Trust)
+	if err != nil {
+		return nil, fmt.Errorf("session: %w", err)
+	}
+	j, err := openJournal(cfg.JournalPath)
+	if err != nil {
+		return nil, fmt.Errorf("session: %w", err)
+	}
+	a := &Agent{
+		cfg: cfg, journal: j, signer: envelope.Signer{Key: cfg.Identity.Key},
+		lanes: map[commonv1.Lane]chan struct{}{
+			commonv1.Lane_LANE_CONTROL: make(chan struct{}, ControlLane),
+			commonv1.Lane_LANE_BULK:    make(chan struct{}, BulkLane),
+		},
+		destructive: make(chan struct{}, 1),
+		trust:       cfg.Identity.Trust, roots: roots,
+		joined:  make(chan struct{}),
+		unacked: make(map[string]*unacked), held: make(map[string]*held),
+	}
+	if err := a.restore(); err != nil {
+		j.close()
+		return nil, fmt.Errorf("session: %w", err)
+	}
+	return a, nil
+}
+
+// restore takes up what the journal knows.
+func (a *Agent) restore() error {
+	signed, err := a.journal.trust()
+	if err != nil {
+		return err
+	}
+	if signed != nil {
+		if b, err := checkBundle(a.cfg.JoinSigningKey, signed, a.trust); err != nil {
+			a.cfg.Log.Warn("journaled trust bundle", "err", err)
+		} else if b != nil {
+			a.setTrust(b)
+		}
+	}
+	records, err := a.journal.open()
+	if err != nil {
+		return err
+	}
+	for id, r := range records {
+		u := new(agentv1.CommandUpdate)
+		if len(r.Update) > 0 {
+			err = proto.Unmarshal(r.Update, u)
+		} else {
+			u, err = a.update(id, commonv1.CommandState_COMMAND_STATE_FAILED, nil, "interrupted: the agent was restarted while it ran "+r.Kind)
+			if err == nil {
+				err = a.journal.finish(u)
+			}
+		}
+		if err != nil {
+			return fmt.Errorf("journaled command %s: %w", id, err)
+		}
+		a.unacked[id] = &unacked{update: u}
+	}
+	return nil
+}
+
+func (a *Agent) setTrust(b *commonv1.TrustBundle) {
+	roots, err := commandRoots(b)
+	if err != nil {
+		return // checkBundle looked already
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.trust, a.roots = b, roots
+}
+
+// Run dials, and redials with jitter, until ctx ends (nil) or the gateway refuses the agent for good (ErrRefused). It
+// returns once handlers ended, StopTimeout at the latest.
+func (a *Agent) Run(ctx context.Context) error {
+	defer a.journal.close()
+	ctx, cancel := context.WithCancel(ctx)
+	err := a.redial(ctx)
+	cancel()
+	done := make(chan struct{})
+	go func() { a.work.Wait(); close(done) }()
+	t := time.NewTimer(StopTimeout)
+	defer t.Stop()
+	select {
+	case <-done:
+	case <-t.C:
+		a.cfg.Log.Warn("stopped while a command runs")
+	}
+	return err
+}
+
+func (a *Agent) redial(ctx context.Context) error {
+	backoff := BackoffMin
+	for {
+		welcomed, err := a.session(ctx)
+		if ctx.Err() != nil {
+			return nil
+		}
+		var asked time.Duration
+		if e := (*ended)(nil); errors.As(err, &e) {
+			asked = min(e.pushback, MaxPushback)
+		}
+		switch code := status.Code(err); {
+		case errors.Is(err, ErrRefused):
+			return err
+		case code == codes.Unauthenticated || code == codes.PermissionDenied:
+			return fmt.Errorf("session with %s: %w: %w", a.cfg.Link.URL, ErrRefused, err)
+		case code == codes.Aborted:
+			backoff = BackoffMax // another process has this identity: let it
+		case welcomed:
+			backoff = BackoffMin
+		}
+		wait := asked + jitter(backoff)
+		a.cfg.Log.Warn("session ended", "gateway", a.cfg.Link.URL, "err", err, "redial_in", wait)
+		if sleep(ctx, wait) != nil {
+			return nil
+		}
+		backoff = min(2*backoff, BackoffMax)
+	}
+}
+
+func jitter(d time.Duration) time.Duration { return d/2 + rand.N(d/2+1) }
 
 // Emit journals an event, fills its sequence (and its time, when it has none) and sends it until the gateway acked it.
-// The event is not kept and may be reused.
-func (a *Agent) Emit(e *agentv1.Event) {}
+// The event is copied. One that cannot be journaled is logged and lost.
+func (a *Agent) Emit(e *agentv1.Event) {
+	e = proto.CloneOf(e)
+	if e.Time == nil {
+		e.Time = timestamppb.New(a.cfg.Now())
+	}
+	if err := a.journal.append(e); err != nil {
+		a.cfg.Log.Error("emit event", "kind", e.Kind, "err", err)
+		return
+	}
+	a.wake()
+}
+
+// wake makes the present session look at what is to be sent.
+func (a *Agent) wake() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.conn != nil {
+		a.conn.wake()
+	}
+}
+
+// current returns the present session; nil when there is none.
+func (a *Agent) current() *conn {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.conn
+}
