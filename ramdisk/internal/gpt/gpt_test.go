@@ -1,0 +1,169 @@
+package gpt
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"hash/crc32"
+	"testing"
+)
+
+// memory is a disk.
+type memory []byte
+
+func (m memory) ReadAt(p []byte, off int64) (int, error) {
+	if off < 0 || off+int64(len(p)) > int64(len(m)) {
+		return 0, errors.New("outside")
+	}
+	return copy(p, m[off:]), nil
+}
+
+func (m memory) apply(ws []Write) {
+	for _, w := range ws {
+		copy(m[w.Off:], w.Data)
+	}
+}
+
+// image makes a disk image with a partition table: three partitions with names, attributes and ids, one of them an ESP that is last.
+func image(blocks, block, count, each int64) memory {
+	m := make(memory, blocks*block)
+	m[510], m[511] = 0x55, 0xaa
+	m[446+4] = 0xee
+	binary.LittleEndian.PutUint32(m[446+8:], 1)
+	binary.LittleEndian.PutUint32(m[446+12:], uint32(blocks-1))
+	entries := make([]byte, count*each)
+	esp := []byte{0x28, 0x73, 0x2a, 0xc1, 0x1f, 0xf8, 0xd2, 0x11, 0xba, 0x4b, 0x00, 0xa0, 0xc9, 0x3e, 0xc9, 0x3b}
+	for i := range int64(3) {
+		e := entries[i*each:]
+		copy(e, bytes.Repeat([]byte{byte(i + 1)}, 16))
+		if i == 2 {
+			copy(e, esp)
+		}
+		copy(e[16:], bytes.Repeat([]byte{0xa0 + byte(i)}, 16))
+		binary.LittleEndian.PutUint64(e[32:], uint64(40+i*8))
+		binary.LittleEndian.PutUint64(e[40:], uint64(47+i*8))
+		binary.LittleEndian.PutUint64(e[48:], 0x8000000000000005)
+		for j, c := range "part" {
+			binary.LittleEndian.PutUint16(e[56+2*j:], uint16(c))
+		}
+	}
+	eb := roundUp(count*each, block) / block
+	header := func(my, alt, at int64) {
+		h := m[my*block : (my+1)*block]
+		copy(h, signature)
+		binary.LittleEndian.PutUint32(h[8:], 0x10000)
+		binary.LittleEndian.PutUint32(h[12:], 92)
+		for off, v := range map[int]int64{24: my, 32: alt, 40: 2 + eb, 48: blocks - 2 - eb, 72: at} {
+			binary.LittleEndian.PutUint64(h[off:], uint64(v))
+		}
+		binary.LittleEndian.PutUint32(h[80:], uint32(count))
+		binary.LittleEndian.PutUint32(h[84:], uint32(each))
+		binary.LittleEndian.PutUint32(h[88:], crc32.ChecksumIEEE(entries))
+		binary.LittleEndian.PutUint32(h[16:], headerCRC(h))
+		copy(m[at*block:], entries)
+	}
+	header(blocks-1, 1, blocks-1-eb)
+	header(1, blocks-1, 2)
+	return m
+}
+
+func TestDEP05_SecondCopyMovesToTheEnd(t *testing.T) {
+	for _, c := range []struct{ block, count, each int64 }{{512, 128, 128}, {512, 128, 256}, {4096, 128, 128}} {
+		img := image(200, c.block, c.count, c.each)
+		disk := make(memory, 1000*c.block)
+		copy(disk, img)
+		before, err := Read(disk, int64(len(img)), int(c.block))
+		if err != nil {
+			t.Fatal(err)
+		}
+		writes, err := before.Fit(disk, int64(len(disk)))
+		if err != nil || len(writes) != 4 {
+			t.Fatalf("%+v: got %d writes, %v", c, len(writes), err)
+		}
+		disk.apply(writes)
+		after, err := Read(disk, int64(len(disk)), int(c.block))
+		if err != nil || after.Recovered {
+			t.Fatalf("%+v: %v, recovered %v", c, err, after != nil && after.Recovered)
+		}
+		if !bytes.Equal(before.entries, after.entries) || len(after.Partitions()) != 3 || after.Partitions()[2].Type != TypeESP || after.Partitions()[0].Name != "part" {
+			t.Errorf("%+v: entries changed: %+v", c, after.Partitions())
+		}
+		if after.u64(32) != 999 || after.u64(48) != uint64(999-1-int64(len(after.entries))/c.block) || !bytes.Equal(before.header[56:72], after.header[56:72]) {
+			t.Errorf("%+v: alternate block %d, last usable %d", c, after.u64(32), after.u64(48))
+		}
+		if got := binary.LittleEndian.Uint32(disk[446+12:]); got != 999 {
+			t.Errorf("%+v: protective MBR covers %d blocks, want 999", c, got)
+		}
+		copy(disk[c.block:], make([]byte, c.block)) // the first copy is lost: the moved one must do
+		second, err := Read(disk, int64(len(disk)), int(c.block))
+		if err != nil || !second.Recovered || !bytes.Equal(second.entries, before.entries) {
+			t.Errorf("%+v: the moved copy is not valid: %v", c, err)
+		}
+		if again, err := after.Fit(disk, int64(len(disk))); err != nil || again == nil {
+			t.Errorf("%+v: a lost first copy must be written again: %v, %v", c, again, err)
+		}
+	}
+}
+
+func TestDEP05_OneRunSufficesAndExactFitIsLeftAlone(t *testing.T) {
+	img := image(200, 512, 128, 128)
+	table, err := Read(img, int64(len(img)), 512)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if ws, err := table.Fit(img, int64(len(img))); err != nil || ws != nil {
+		t.Errorf("exact fit: got %d writes, %v, want none", len(ws), err)
+	}
+}
+
+func TestDEP05_DamagedFirstCopyIsRecoveredOrAnError(t *testing.T) {
+	img := image(200, 512, 128, 128)
+	disk := make(memory, 1000*512)
+	img[512+60] ^= 1
+	copy(disk, img)
+	table, err := Read(disk, int64(len(img)), 512)
+	if err != nil || !table.Recovered {
+		t.Fatalf("got %v, want the second copy", err)
+	}
+	ws, err := table.Fit(disk, int64(len(disk)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	disk.apply(ws)
+	if fixed, err := Read(disk, int64(len(disk)), 512); err != nil || fixed.Recovered || len(fixed.Partitions()) != 3 {
+		t.Errorf("after recovery: %v", err)
+	}
+	img[199*512+60] ^= 1
+	if _, err := Read(img, int64(len(img)), 512); !errors.Is(err, ErrNoTable) {
+		t.Errorf("both damaged: got %v, want ErrNoTable", err)
+	}
+}
+
+func TestTooSmallDisk(t *testing.T) {
+	img := image(200, 512, 128, 128)
+	table, err := Read(img, int64(len(img)), 512)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := table.Fit(img, 80*512); err == nil {
+		t.Error("a disk that ends before its partitions was accepted")
+	}
+}
+
+func FuzzRead(f *testing.F) {
+	f.Add([]byte(image(100, 512, 128, 128)), int64(200*512))
+	f.Add([]byte(image(100, 512, 4, 4096)[:60*512]), int64(60*512))
+	f.Fuzz(func(t *testing.T, b []byte, size int64) {
+		if len(b) > 1<<20 {
+			return
+		}
+		table, err := Read(memory(b), int64(len(b)), 512)
+		if err != nil {
+			return
+		}
+		table.Partitions()
+		if size > 0 && size < 1<<40 {
+			table.Fit(memory(b), size)
+		}
+	})
+}
