@@ -66,18 +66,31 @@ func probe(ctx context.Context, accel string) bool {
 	}
 	ctx, cancel := context.WithTimeout(ctx, probeLimit)
 	defer cancel()
-	cmd := exec.CommandContext(ctx, binary,
+	cmd := exec.Command(binary,
 		"-nodefaults", "-no-user-config", "-display", "none",
 		"-machine", "q35", "-accel", accel, "-cpu", "max", "-m", "64",
 		"-serial", "file:"+serial, "-device", "isa-debug-exit,iobase=0xf4,iosize=1",
 		"-drive", "if=none,id=d,format=raw,readonly=on,file="+escape(disk),
 		"-device", "virtio-blk-pci,drive=d,bootindex=1")
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	cmd.WaitDelay = time.Second
-	cmd.Run()
+	if cmd.Start() != nil {
+		return false
+	}
+	ended := make(chan struct{})
+	go func() {
+		cmd.Wait()
+		close(ended)
+	}()
+	select {
+	case <-ended:
+	case <-ctx.Done():
+		// A process stuck in the kernel's KVM does not die at once, or at all:
+		// it is killed and not waited for.
+		cmd.Process.Kill()
+		return false
+	}
 	text, err := os.ReadFile(serial)
-	return err == nil && bytes.Contains(text, []byte(probeText)) &&
-		cmd.ProcessState != nil && cmd.ProcessState.ExitCode() == probeExit
+	return err == nil && bytes.Contains(text, []byte(probeText)) && cmd.ProcessState.ExitCode() == probeExit
 }
 
 // probeDisk is a boot sector in a 1 MiB disk.
