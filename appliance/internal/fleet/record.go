@@ -32,6 +32,8 @@ type Record struct {
 	Workflow  string `json:"workflow"`
 	Workflows int    `json:"workflows"`
 	NodeKeyID string `json:"node_key_id"`
+	// PreviousKeyID is the key before a renewal, good until the new one was seen.
+	PreviousKeyID string `json:"previous_key_id"`
 	// RevokedKeys are thumbprints whose certificates open no session any more.
 	RevokedKeys []string    `json:"revoked_keys"`
 	Connected   *Connection `json:"connected"`
@@ -119,14 +121,30 @@ type Sent struct {
 	Node string `json:"node"`
 	Role string `json:"role"`
 	// Wire is the serialized signed Command.
-	Wire     []byte `json:"wire"`
-	Attempts uint32 `json:"attempts"`
+	Wire []byte `json:"wire"`
+	// Background: nobody waits for it, so it is delivered even after its step is over.
+	Background bool `json:"background"`
 	// Refs are the secret references that its runner may ask for while it is not over.
 	Refs []string `json:"refs"`
 	// Attested: only a valid report by the machine's key makes its result true.
 	Attested bool `json:"attested"`
 	// NotAfter is the end of its validity.
 	NotAfter Time `json:"not_after"`
+}
+
+// Holds says whether the agent has a command in hand, in the running step, whose runner may ask for ref.
+func (r *Run) Holds(node, role, step, ref string) bool {
+	s := r.Step(step)
+	if s == nil || s.State != StepRunning || r.State != WorkflowRunning {
+		return false
+	}
+	for _, c := range s.Commands {
+		sent := r.Sent[c.ID]
+		if sent != nil && !c.State.Ended() && sent.Node == node && sent.Role == role && slices.Contains(sent.Refs, ref) {
+			return true
+		}
+	}
+	return false
 }
 
 // Step returns the named step, nil when there is none.
@@ -281,8 +299,9 @@ type Agent struct {
 	Used      Time   `json:"used"`
 	CSRSHA256 []byte `json:"csr_sha256"`
 	Response  []byte `json:"response"`
-	// KeyID is the key whose certificate may open a session.
-	KeyID string `json:"key_id"`
+	// KeyID is the key whose certificate may open a session; PreviousKeyID the one before a renewal, good until the new one was seen.
+	KeyID         string `json:"key_id"`
+	PreviousKeyID string `json:"previous_key_id"`
 }
 
 // Cursor is how far an agent's events are stored, key cursors/<node id>.

@@ -1,0 +1,99 @@
+package executor
+
+import (
+	"fmt"
+	"strings"
+
+	"firstlight/appliance/internal/fleet"
+)
+
+// commands runs a step's planned commands one after the other: it mints the next one when the ones before succeeded, and fails the
+// step with the first that did not. ok when all succeeded.
+func (f *flow) commands(s *fleet.Step, p fleet.PlannedStep) (ok bool, err error) {
+	var own []*fleet.Command
+	for i := range s.Commands {
+		if c := &s.Commands[i]; !f.run.Sent[c.ID].Background {
+			own = append(own, c)
+		}
+	}
+	for _, c := range own {
+		switch {
+		case !c.State.Ended():
+			return false, nil
+		case c.State != fleet.CommandSucceeded:
+			f.fail(s.Name, c.Kind, orText(c.Message, c.Kind+" "+string(c.State)), p.Next)
+			return false, nil
+		}
+	}
+	if len(own) == len(p.Commands) {
+		return true, nil
+	}
+	return false, f.mint(s.Name, p.Commands[len(own)], f.deadline(s), false)
+}
+
+// outcome is the state of a step whose commands all succeeded. A diagnosis that tested nothing is skipped, never passed.
+func outcome(s *fleet.Step) (fleet.StepState, string) {
+	var skipped []string
+	n := 0
+	for _, c := range s.Commands {
+		n++
+		if strings.HasPrefix(c.Message, skippedPrefix) {
+			skipped = append(skipped, c.Message)
+		}
+	}
+	switch {
+	case s.Name != fleet.StepDiag || len(skipped) == 0:
+		return fleet.StepDone, ""
+	case len(skipped) == n:
+		return fleet.StepSkipped, skipped[0]
+	}
+	return fleet.StepDone, "in part " + strings.Join(skipped, ", ")
+}
+
+// report applies an agent's update on a command. Updates never take a command back, so that a repeated or late one is harmless.
+func (f *flow) report(r Report) error {
+	c, sent := f.run.Command(r.CommandID), f.run.Sent[r.CommandID]
+	if c == nil || sent == nil {
+		return ErrNotOpen
+	}
+	if sent.Node != r.Node || sent.Role != r.Role {
+		return fmt.Errorf("command %s went to the %s agent %s, reported by the %s agent %s: %w", c.ID, sent.Role, sent.Node, r.Role, r.Node, ErrForeign)
+	}
+	if !c.State.Before(r.State) {
+		return nil
+	}
+	if r.Attested && r.AttestedKind != c.Kind {
+		r.Attested, r.AttestError = false, fmt.Sprintf("it is about %q", r.AttestedKind)
+	}
+	c.State, c.Attested = r.State, r.Attested
+	if r.Progress != nil {
+		c.Progress = r.Progress
+	}
+	if !c.State.Ended() {
+		return nil
+	}
+	c.Ended = fleet.At(f.now)
+	switch r.State {
+	case fleet.CommandSucceeded:
+		f.judge(c, sent, r)
+	case fleet.CommandRejected:
+		c.Message = fleet.Clip(fmt.Sprintf("the %s agent rejected %s: %s: %s", sent.Role, c.Kind, r.Reject, r.Message))
+	default:
+		c.Message = fleet.Clip(r.Message)
+	}
+	return nil
+}
+
+// judge looks at a success: what the machine must vouch for needs its valid report, and what it says must be what was ordered.
+func (f *flow) judge(c *fleet.Command, sent *fleet.Sent, r Report) {
+	if sent.Attested && !r.Attested {
+		c.State = fleet.CommandFailed
+		c.Message = fleet.Clip("the result of " + c.Kind + " carries no valid report by the machine's key: " + orText(r.AttestError, "there is none"))
+		return
+	}
+	message, err := judge(c.Kind, sent.Wire, r.Result)
+	if err != nil {
+		c.State, message = fleet.CommandFailed, fmt.Sprintf("%s reported success, but %v", c.Kind, err)
+	}
+	c.Message = fleet.Clip(message)
+}

@@ -1,0 +1,103 @@
+package executor
+
+import (
+	"time"
+
+	"firstlight/appliance/internal/fleet"
+)
+
+// Fact is something that was observed about a workflow: one of the types below. At is when; zero means now.
+type Fact interface{ isFact() }
+
+// SiteEvent is an event of the site agent about this workflow's boot. Kinds that mean nothing to a workflow change nothing.
+type SiteEvent struct {
+	Kind   string
+	Fields map[string]string
+	// Text is the event's sentence for people.
+	Text string
+	At   time.Time
+}
+
+// Joined: an agent of this workflow got its certificate for the key with this thumbprint.
+type Joined struct {
+	// Role is "ramdisk" or "node".
+	Role  string
+	KeyID string
+	At    time.Time
+}
+
+// Refused: a join that belongs to this workflow was refused, or an agent of it must not be trusted any more.
+type Refused struct {
+	// Step is fleet.StepJoin or fleet.StepNodeJoin.
+	Step string
+	// Cause is for people: what was wrong.
+	Cause string
+	// Next is what to do; empty for the step's own advice.
+	Next string
+}
+
+// SessionUp: an agent of this workflow opened its session.
+type SessionUp struct {
+	// Role is "ramdisk" or "node".
+	Role string
+	At   time.Time
+}
+
+// Section: a section of the RAM disk's inventory arrived whole.
+type Section struct {
+	Name string
+	At   time.Time
+}
+
+// Resumed: a person lets a paused workflow go on.
+type Resumed struct{ By string }
+
+// Report is an agent's verified update on a command.
+type Report struct {
+	CommandID string
+	// Node and Role are the reporting session's.
+	Node, Role string
+	State      fleet.CommandState
+	// Reject is the reason of a rejection in one word, such as "UNTRUSTED_KEY".
+	Reject  string
+	Message string
+	// Result is the serialized result message of the kind.
+	Result []byte
+	// Attested: a valid report by the agent's key covers this result of AttestedKind; otherwise AttestError says why not.
+	Attested     bool
+	AttestedKind string
+	AttestError  string
+	Progress     *fleet.Progress
+}
+
+func (SiteEvent) isFact() {}
+func (Joined) isFact()    {}
+func (Refused) isFact()   {}
+func (SessionUp) isFact() {}
+func (Section) isFact()   {}
+func (Resumed) isFact()   {}
+func (Report) isFact()    {}
+
+// Names of stored facts.
+const (
+	factOffered    = "offered"
+	factTFTP       = "tftp"
+	factScript     = "script"
+	factFile       = "file:"
+	factJoined     = "joined:"
+	factSession    = "session:"
+	factSection    = "section:"
+	roleRAMDisk    = "ramdisk"
+	roleNode       = "node"
+	lastBootFile   = "boot"
+	kindOffered    = "boot.dhcp.offered"
+	kindTFTP       = "boot.tftp.served"
+	kindTFTPFail   = "boot.tftp.failed"
+	kindScript     = "boot.script.served"
+	kindScriptDeny = "boot.script.refused"
+	kindFile       = "boot.file.served"
+	kindReport     = "boot.report"
+)
+
+// Sections are the inventory sections that a machine must send before anything happens to it.
+func Sections() []string { return []string{"system", "cpu", "memory", "disks", "nics"} }

@@ -1,0 +1,390 @@
+package executor
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"firstlight/appliance/internal/fleet"
+)
+
+// flow is the pure half: it changes a private copy of a workflow's record and does nothing else.
+type flow struct {
+	run *fleet.Run
+	now time.Time
+	// notBefore is the earliest moment at which a deadline may strike.
+	notBefore time.Time
+	// mint signs a command and adds it to run; a failed mint changes nothing and is tried again.
+	mint func(step string, c fleet.PlannedCommand, notAfter time.Time, background bool) error
+}
+
+// apply adds a fact. The error, if any, is for whoever posted it; the record is then not stored.
+func (f *flow) apply(fact Fact) error {
+	if r, ok := fact.(Report); ok {
+		return f.report(r)
+	}
+	if !f.run.State.Open() {
+		return ErrNotOpen
+	}
+	switch v := fact.(type) {
+	case SiteEvent:
+		f.site(v)
+	case Joined:
+		f.see(factJoined+v.Role, v.At, v.KeyID)
+		if v.Role == roleRAMDisk {
+			f.run.RAMDiskKeyID = v.KeyID
+		} else {
+			f.run.NodeKeyID = v.KeyID
+		}
+	case SessionUp:
+		f.see(factSession+v.Role, v.At, "")
+	case Section:
+		if slices.Contains(Sections(), v.Name) {
+			f.see(factSection+v.Name, v.At, "")
+		}
+	case Refused:
+		f.refused(v)
+	case Resumed:
+		return f.resume(v)
+	default:
+		return fmt.Errorf("fact %T is not known", fact)
+	}
+	return nil
+}
+
+func (f *flow) see(name string, at time.Time, text string) {
+	if _, ok := f.run.Facts[name]; ok {
+		return
+	}
+	if at.IsZero() || at.After(f.now) {
+		at = f.now
+	}
+	if f.run.Facts == nil {
+		f.run.Facts = map[string]fleet.Fact{}
+	}
+	f.run.Facts[name] = fleet.Fact{At: fleet.At(at), Text: fleet.Clip(text)}
+}
+
+func (f *flow) seen(name string) (time.Time, bool) {
+	v, ok := f.run.Facts[name]
+	return v.At.Time, ok
+}
+
+// seenAny returns the first of the named facts that is there.
+func (f *flow) seenAny(names ...string) (time.Time, bool) {
+	for _, n := range names {
+		if at, ok := f.seen(n); ok {
+			return at, true
+		}
+	}
+	return time.Time{}, false
+}
+
+// site turns an event of the site agent into facts or a failure.
+func (f *flow) site(e SiteEvent) {
+	why := e.Fields["reason"]
+	switch e.Kind {
+	case kindOffered:
+		f.see(factOffered, e.At, e.Fields["file"])
+	case kindTFTP:
+		f.see(factTFTP, e.At, e.Fields["file"])
+		if s := f.run.Step(fleet.StepTFTP); s.State == fleet.StepSkipped {
+			s.State, s.Why = fleet.StepDone, ""
+		}
+	case kindScript:
+		f.see(factScript, e.At, e.Fields["client"])
+	case kindFile:
+		switch n := e.Fields["name"]; n {
+		case "kernel", "ramdisk", "site", lastBootFile:
+			f.see(factFile+n, e.At, "")
+		}
+	case kindTFTPFail:
+		if f.run.Step(fleet.StepTFTP).State.Ended() {
+			return
+		}
+		f.fail(fleet.StepTFTP, fmt.Sprintf("serve boot file %q over TFTP", e.Fields["file"]), orText(why, e.Text),
+			"see that the boot file is in the site's firmware directory and readable")
+	case kindScriptDeny:
+		f.scriptRefused(orText(why, e.Text))
+	case kindReport:
+		step := fleet.StepJoin
+		switch {
+		case !f.before(fleet.StepWipe):
+			return
+		case f.run.Step(fleet.StepJoin).State.Ended():
+			step = fleet.StepInventory
+		}
+		f.fail(step, "start the RAM disk and join", "the machine says: "+orText(e.Fields["text"], e.Text), "")
+	}
+}
+
+// scriptRefused: before the inventory it is this boot that got no script (whoever joined with its lease, it was not this
+// machine); later it is the machine that started over in the middle.
+func (f *flow) scriptRefused(why string) {
+	const what = "serve this boot's script"
+	if f.before(fleet.StepWipe) {
+		f.fail(fleet.StepScript, what, why, "begin again with firstlight provision: a boot lease is good for one join")
+		return
+	}
+	if s := f.run.Current(); s != nil {
+		f.fail(s.Name, s.Name, "the machine started over and asked for its boot script again: "+why,
+			"find out why it restarted, then begin again with firstlight provision")
+	}
+}
+
+// refused fails the step that a refused join belongs to. A refused discovery counts until something was done to the machine;
+// after that it is an alarm (control raises it), not a reason to stop.
+func (f *flow) refused(r Refused) {
+	if r.Step == fleet.StepJoin && !f.before(fleet.StepWipe) {
+		return
+	}
+	f.fail(r.Step, "join", r.Cause, r.Next)
+}
+
+func (f *flow) resume(r Resumed) error {
+	s := f.run.Current()
+	if f.run.State != fleet.WorkflowPaused || s == nil {
+		return ErrNotPaused
+	}
+	f.run.Resumed = append(f.run.Resumed, f.previous(s.Name))
+	return nil
+}
+
+// before says whether the workflow has not begun the named step.
+func (f *flow) before(step string) bool {
+	s := f.run.Step(step)
+	return s != nil && (s.State == fleet.StepPending || s.State == fleet.StepPaused)
+}
+
+func (f *flow) previous(step string) string {
+	prev := ""
+	for _, s := range f.run.Steps {
+		if s.Name == step {
+			return prev
+		}
+		prev = s.Name
+	}
+	return ""
+}
+
+// fail ends the workflow at a step, which may already have counted as done: what came after it is void. Steps before it that are
+// not over count as done, since the later one was reached; steps after it are skipped.
+func (f *flow) fail(step, what, why, next string) {
+	if !f.run.State.Open() {
+		return
+	}
+	if next == "" {
+		next = f.run.Plan.Step(step).Next
+	}
+	why = fleet.Clip(why)
+	at := fleet.At(f.now)
+	reached := false
+	for i := range f.run.Steps {
+		s := &f.run.Steps[i]
+		s.Waiting = nil
+		switch {
+		case s.Name == step:
+			reached = true
+			s.State, s.Why, s.End = fleet.StepFailed, why, at
+		case reached:
+			s.State, s.Why, s.End = fleet.StepSkipped, "not reached: step "+step+" failed", fleet.Time{}
+			if s.Start.IsZero() {
+				continue
+			}
+			s.End = at
+		case !s.State.Ended():
+			s.State, s.Why, s.End = fleet.StepDone, "known from what came after", at
+		}
+		if s.Start.IsZero() {
+			s.Start = at
+		}
+	}
+	f.run.Failure = &fleet.Failure{Step: step, What: what, Why: why, Next: next}
+	f.over(fleet.WorkflowFailed)
+}
+
+func (f *flow) over(s fleet.WorkflowState) {
+	f.run.State, f.run.Ended = s, fleet.At(f.now)
+	f.run.CloseBy = fleet.At(f.now.Add(closeWindow))
+}
+
+// settle moves the workflow as far as its facts allow.
+func (f *flow) settle() error {
+	for f.run.State.Open() {
+		s := f.run.Current()
+		if s == nil {
+			f.over(fleet.WorkflowDone)
+			break
+		}
+		if s.State != fleet.StepRunning && !f.begin(s) {
+			return nil
+		}
+		ended, err := f.advance(s)
+		if err != nil || !ended {
+			if f.run.State.Open() {
+				f.wait(s)
+			}
+			return err
+		}
+	}
+	return f.close()
+}
+
+// begin starts a pending or paused step; false when it stays paused.
+func (f *flow) begin(s *fleet.Step) bool {
+	prev := f.previous(s.Name)
+	if slices.Contains(f.run.PauseAfter, prev) && !slices.Contains(f.run.Resumed, prev) {
+		if s.State != fleet.StepPaused {
+			s.State, f.run.State = fleet.StepPaused, fleet.WorkflowPaused
+			s.Waiting = &fleet.Waiting{For: "a person: the workflow was to pause after step " + prev, Since: fleet.At(f.now),
+				Next: "firstlight resume " + f.run.Machine}
+		}
+		return false
+	}
+	s.State, s.Start, f.run.State = fleet.StepRunning, fleet.At(f.now), fleet.WorkflowRunning
+	return true
+}
+
+// deadline is when a running step is over by time.
+func (f *flow) deadline(s *fleet.Step) time.Time {
+	d := s.Start.Add(time.Duration(f.run.Plan.Step(s.Name).Deadline))
+	if d.Before(f.notBefore) {
+		return f.notBefore
+	}
+	return d
+}
+
+// wait writes what a running step waits for.
+func (f *flow) wait(s *fleet.Step) {
+	p := f.run.Plan.Step(s.Name)
+	w := &fleet.Waiting{For: p.For, Since: s.Start, Until: fleet.At(f.deadline(s)), Next: p.Next}
+	if n := len(s.Commands); n > 0 && s.Commands[n-1].State == fleet.CommandPending {
+		c := s.Commands[n-1]
+		w.For = fmt.Sprintf("the %s agent to connect and take %s", f.run.Sent[c.ID].Role, c.Kind)
+	}
+	s.Waiting = w
+}
+
+// advance looks whether a running step is over, and issues what comes next in it.
+func (f *flow) advance(s *fleet.Step) (ended bool, err error) {
+	p := f.run.Plan.Step(s.Name)
+	at, why, ok := f.observed(s.Name)
+	state := fleet.StepDone
+	if len(p.Commands) > 0 {
+		at, why = f.now, ""
+		ok, err = f.commands(s, p)
+		if err != nil || !f.run.State.Open() {
+			return !f.run.State.Open(), err
+		}
+		if ok {
+			state, why = outcome(s)
+		}
+	} else if why != "" && s.Name == fleet.StepTFTP {
+		state = fleet.StepSkipped
+	}
+	if !ok {
+		if !f.now.Before(f.deadline(s)) {
+			f.fail(s.Name, s.Name, f.late(s, p), p.Next)
+			return true, nil
+		}
+		return false, nil
+	}
+	if at.Before(s.Start.Time) {
+		at = s.Start.Time
+	}
+	for _, c := range p.After {
+		if err := f.mint(s.Name, c, f.now.Add(closeWindow), true); err != nil {
+			return false, err
+		}
+	}
+	s.State, s.Why, s.End, s.Waiting = state, why, fleet.At(at), nil
+	return true, nil
+}
+
+// observed says whether facts alone end a step, when, and with what remark.
+func (f *flow) observed(step string) (at time.Time, why string, ok bool) {
+	const joined = factJoined + roleRAMDisk
+	files := []string{factFile + "kernel", factFile + "ramdisk", factFile + "site", factFile + lastBootFile}
+	after := func(own string, remark string, later ...string) (time.Time, string, bool) {
+		if at, ok := f.seen(own); ok {
+			return at, "", true
+		}
+		at, ok := f.seenAny(later...)
+		return at, remark, ok
+	}
+	switch step {
+	case fleet.StepDHCP:
+		return after(factOffered, "known from what came after", append([]string{factTFTP, factScript, joined}, files...)...)
+	case fleet.StepTFTP:
+		return after(factTFTP, "the machine asked for no file over TFTP: its firmware already had iPXE or booted over HTTP",
+			append([]string{factScript, joined}, files...)...)
+	case fleet.StepScript:
+		return after(factScript, "known from what came after", append([]string{joined}, files...)...)
+	case fleet.StepKernel:
+		return after(factFile+lastBootFile, "known from what came after", joined)
+	case fleet.StepJoin:
+		at, ok = f.seen(joined)
+		return at, "", ok
+	case fleet.StepInventory:
+		at, ok = f.seen(factSession + roleRAMDisk)
+		for _, n := range Sections() {
+			t, have := f.seen(factSection + n)
+			if ok = ok && have; t.After(at) {
+				at = t
+			}
+		}
+		return at, "", ok
+	case fleet.StepNodeJoin:
+		at, ok = f.seen(factJoined + roleNode)
+		return at, "", ok
+	}
+	return time.Time{}, "", false
+}
+
+// late is why a step failed by time.
+func (f *flow) late(s *fleet.Step, p fleet.PlannedStep) string {
+	for_ := p.For
+	if s.Waiting != nil {
+		for_ = s.Waiting.For
+	}
+	return fmt.Sprintf("waited %s for %s", f.now.Sub(s.Start.Time).Round(time.Second), for_)
+}
+
+// close issues what is to be told at the end, and closes the record once it is told or time is up.
+func (f *flow) close() error {
+	if f.run.State.Open() || f.run.Closed {
+		return nil
+	}
+	told := true
+	mine := map[string]bool{}
+	for i := range f.run.Steps {
+		for _, c := range f.run.Steps[i].Commands {
+			if f.run.Sent[c.ID].Background {
+				mine[c.Kind] = true
+				told = told && c.State.Ended()
+			}
+		}
+	}
+	_, joined := f.seen(factJoined + roleRAMDisk)
+	if len(f.run.Step(fleet.StepPowerOn).Commands) > 0 && !joined {
+		for _, c := range f.run.Plan.OnCancel {
+			if mine[c.Kind] {
+				continue
+			}
+			if err := f.mint(f.run.Failure.Step, c, f.run.CloseBy.Time, true); err != nil {
+				return err
+			}
+			told = false
+		}
+	}
+	f.run.Closed = told || !f.now.Before(f.run.CloseBy.Time)
+	return nil
+}
+
+func orText(a, b string) string {
+	if strings.TrimSpace(a) != "" {
+		return a
+	}
+	return b
+}

@@ -1,0 +1,386 @@
+package executor
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	"firstlight/appliance/internal/fleet"
+	"firstlight/appliance/internal/store"
+	"firstlight/gateway-client/ident"
+)
+
+// worker owns one workflow.
+type worker struct {
+	e  *Executor
+	id string
+
+	// run and rev are what is stored; only the worker's goroutine touches them, and nobody after done.
+	run *fleet.Run
+	rev int64
+	// attempts counts the hand-overs of a command by this process. delivered: its agent's present session has it. again is when to
+	// try one next.
+	attempts  map[string]uint32
+	delivered map[string]bool
+	again     map[string]time.Time
+	// began is when this process took the workflow up.
+	began        time.Time
+	progressedAt time.Time
+
+	inbox chan request
+	// wake says that gone agents are back; which ones is in back, guarded by the executor's mutex.
+	wake chan struct{}
+	back [][2]string
+	done chan struct{}
+}
+
+type request struct {
+	fact  Fact
+	reply chan error
+}
+
+func (w *worker) post(ctx context.Context, f Fact) error {
+	r := request{fact: f, reply: make(chan error, 1)}
+	select {
+	case w.inbox <- r:
+	case <-w.done:
+		return w.gone()
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	select {
+	case err := <-r.reply:
+		return err
+	case <-w.done:
+		select {
+		case err := <-r.reply:
+			return err
+		default:
+			return w.gone()
+		}
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// gone is the answer after the goroutine's end: that the workflow is over only if it is.
+func (w *worker) gone() error {
+	if w.run.Closed {
+		return fmt.Errorf("workflow %s: %w", w.id, ErrNotOpen)
+	}
+	return fmt.Errorf("workflow %s: %w", w.id, ErrStopped)
+}
+
+// available is called with the executor's mutex held.
+func (w *worker) available(node, role string) {
+	if len(w.back) < inboxSize {
+		w.back = append(w.back, [2]string{node, role})
+	}
+	select {
+	case w.wake <- struct{}{}:
+	default:
+	}
+}
+
+func (w *worker) loop(ctx context.Context) {
+	w.catchUp(ctx)
+	for {
+		next := w.act(ctx)
+		if w.run.Closed {
+			return
+		}
+		timer := time.NewTimer(next)
+		select {
+		case r := <-w.inbox:
+			r.reply <- w.apply(ctx, r.fact)
+		case <-w.wake:
+			w.welcomeBack()
+		case <-timer.C:
+		case <-ctx.Done():
+			timer.Stop()
+			return
+		}
+		timer.Stop()
+	}
+}
+
+// catchUp learns what other records say happened while this one was not told.
+func (w *worker) catchUp(ctx context.Context) {
+	if l, err := w.e.cfg.Fleet.Lease(ctx, w.run.Plan.LeaseID); err == nil && l.State == fleet.LeaseConsumed && w.run.RAMDiskKeyID == "" {
+		_ = w.apply(ctx, Joined{Role: roleRAMDisk, KeyID: l.KeyID, At: l.Consumed.Time})
+	}
+	secrets, err := w.e.cfg.Fleet.NodeSecrets(ctx)
+	if err != nil {
+		return
+	}
+	for _, s := range secrets {
+		if s.Workflow == w.id && s.KeyID != "" && w.run.NodeKeyID == "" {
+			_ = w.apply(ctx, Joined{Role: roleNode, KeyID: s.KeyID, At: s.Used.Time})
+		}
+	}
+}
+
+func (w *worker) welcomeBack() {
+	w.e.mu.Lock()
+	back := w.back
+	w.back = nil
+	w.e.mu.Unlock()
+	for _, a := range back {
+		for id, s := range w.run.Sent {
+			if s.Node == a[0] && s.Role == a[1] {
+				delete(w.delivered, id)
+				delete(w.again, id)
+			}
+		}
+	}
+}
+
+// flow returns a private copy of the workflow to change.
+func (w *worker) flow() (*flow, error) {
+	b, err := json.Marshal(w.run)
+	if err != nil {
+		return nil, fmt.Errorf("copy workflow %s: %w", w.id, err)
+	}
+	run := new(fleet.Run)
+	if err := json.Unmarshal(b, run); err != nil {
+		return nil, fmt.Errorf("copy workflow %s: %w", w.id, err)
+	}
+	now := w.e.cfg.Now()
+	f := &flow{run: run, now: now, notBefore: w.began.Add(restartGrace)}
+	f.mint = func(step string, c fleet.PlannedCommand, notAfter time.Time, background bool) error {
+		return mint(run, w.e.cfg.Signer(), step, c, now, notAfter, background)
+	}
+	return f, nil
+}
+
+// apply adds a fact and stores the result. Nothing is changed when it returns an error.
+func (w *worker) apply(ctx context.Context, fact Fact) error {
+	if r, ok := fact.(Report); ok && w.idle(r) {
+		return nil
+	}
+	f, err := w.flow()
+	if err != nil {
+		return err
+	}
+	if err := f.apply(fact); err != nil {
+		return err
+	}
+	if err := f.settle(); err != nil {
+		return err
+	}
+	return w.store(ctx, f.run)
+}
+
+// idle says whether a report is only progress, too soon after the last that was stored.
+func (w *worker) idle(r Report) bool {
+	c := w.run.Command(r.CommandID)
+	if c == nil || r.State != fleet.CommandRunning || c.State != fleet.CommandRunning {
+		return false
+	}
+	now := w.e.cfg.Now()
+	if now.Sub(w.progressedAt) < progressPeriod {
+		return true
+	}
+	w.progressedAt = now
+	return false
+}
+
+// store writes the workflow if it changed, and tells what changed.
+func (w *worker) store(ctx context.Context, run *fleet.Run) error {
+	before, err := json.Marshal(w.run)
+	if err != nil {
+		return fmt.Errorf("store workflow %s: %w", w.id, err)
+	}
+	after, err := json.Marshal(run)
+	if err != nil {
+		return fmt.Errorf("store workflow %s: %w", w.id, err)
+	}
+	if string(before) == string(after) {
+		return nil
+	}
+	rev, err := w.e.cfg.Fleet.SaveRun(ctx, run, w.rev)
+	if errors.Is(err, store.ErrConflict) {
+		return w.reload(ctx, run, err)
+	}
+	if err != nil {
+		return fmt.Errorf("store workflow %s: %w", w.id, err)
+	}
+	w.committed(ctx, run, rev)
+	return nil
+}
+
+// reload resolves a conflict: nobody else writes a workflow, so either an earlier write of ours that seemed to fail succeeded, or
+// the record is broken. The caller's change is not made; whoever posted it posts again.
+func (w *worker) reload(ctx context.Context, _ *fleet.Run, cause error) error {
+	run, rev, err := w.e.cfg.Fleet.Run(ctx, w.id)
+	if err != nil {
+		return fmt.Errorf("store workflow %s: %w", w.id, errors.Join(cause, err))
+	}
+	w.committed(ctx, run, rev)
+	return fmt.Errorf("store workflow %s: %w", w.id, cause)
+}
+
+func (w *worker) committed(ctx context.Context, run *fleet.Run, rev int64) {
+	old := w.run
+	w.run, w.rev = run, rev
+	w.e.know(w)
+	w.tell(ctx, old)
+}
+
+// tell emits an event for each step and for the workflow where the state changed.
+func (w *worker) tell(ctx context.Context, old *fleet.Run) {
+	for i, s := range w.run.Steps {
+		if s.State == old.Steps[i].State || s.State == fleet.StepSkipped && w.run.State == fleet.WorkflowFailed {
+			continue
+		}
+		text := fmt.Sprintf("step %s is %s", s.Name, s.State)
+		if s.Why != "" {
+			text += ": " + s.Why
+		}
+		w.e.emit(ctx, w.run, "workflow.step", map[string]string{"step": s.Name, "state": string(s.State)}, text)
+	}
+	if w.run.State == old.State {
+		return
+	}
+	text := fmt.Sprintf("the workflow is %s", w.run.State)
+	if x := w.run.Failure; x != nil {
+		text = fmt.Sprintf("step %s failed: %s; next: %s", x.Step, x.Why, x.Next)
+	}
+	w.e.emit(ctx, w.run, "workflow."+string(w.run.State), nil, text)
+	w.e.cfg.Log.Info("workflow changed", "machine", w.run.Machine, "workflow", w.id, "state", string(w.run.State))
+}
+
+// act settles, sends what is to be sent, and returns how long the worker may rest.
+func (w *worker) act(ctx context.Context) time.Duration {
+	f, err := w.flow()
+	if err == nil {
+		if err = f.settle(); err == nil {
+			err = w.store(ctx, f.run)
+		}
+	}
+	if err != nil {
+		w.e.cfg.Log.Warn("move workflow", "machine", w.run.Machine, "workflow", w.id, "err", err)
+		return storeRetry
+	}
+	if err := w.endLease(ctx); err != nil {
+		w.e.cfg.Log.Warn("cancel boot lease", "workflow", w.id, "err", err)
+		return storeRetry
+	}
+	w.send(ctx)
+	return w.rest()
+}
+
+// endLease makes sure that nobody joins with the lease of a workflow that is over.
+func (w *worker) endLease(ctx context.Context) error {
+	if w.run.State.Open() {
+		return nil
+	}
+	l, err := w.e.cfg.Fleet.Lease(ctx, w.run.Plan.LeaseID)
+	if err != nil || l.State != fleet.LeaseOpen {
+		if errors.Is(err, fleet.ErrUnknown) {
+			return nil
+		}
+		return err
+	}
+	_, err = w.e.cfg.Fleet.UpdateLease(ctx, l.ID, func(l *fleet.Lease) error {
+		if l.State == fleet.LeaseOpen {
+			l.State = fleet.LeaseCancelled
+		}
+		return nil
+	})
+	return err
+}
+
+// due returns the commands that may be in an agent's hands now, in the order of their issue.
+func (w *worker) due() []*fleet.Command {
+	var out []*fleet.Command
+	for i := range w.run.Steps {
+		s := &w.run.Steps[i]
+		for j := range s.Commands {
+			c := &s.Commands[j]
+			sent := w.run.Sent[c.ID]
+			live := s.State == fleet.StepRunning && w.run.State == fleet.WorkflowRunning || sent.Background
+			if live && !c.State.Ended() && w.e.cfg.Now().Before(sent.NotAfter.Time) {
+				out = append(out, c)
+			}
+		}
+	}
+	return out
+}
+
+// send hands over what is due and not in the agent's hands.
+func (w *worker) send(ctx context.Context) {
+	now := w.e.cfg.Now()
+	for _, c := range w.due() {
+		if w.delivered[c.ID] || now.Before(w.again[c.ID]) {
+			continue
+		}
+		if err := w.handOver(c); err != nil {
+			w.again[c.ID] = now.Add(resendAfter)
+			w.e.cfg.Log.Debug("send command", "kind", c.Kind, "command", c.ID, "err", err)
+			continue
+		}
+		delete(w.again, c.ID)
+		w.delivered[c.ID] = true
+		if c.State == fleet.CommandPending {
+			w.mark(ctx, c.ID)
+		}
+	}
+}
+
+func (w *worker) handOver(c *fleet.Command) error {
+	sent := w.run.Sent[c.ID]
+	role, err := ident.ParseRole(sent.Role)
+	if err != nil {
+		return err
+	}
+	cmd, err := unwire(sent.Wire, w.attempts[c.ID]+1)
+	if err != nil {
+		return err
+	}
+	if err := w.e.cfg.Sender.Send(ident.NodeID(sent.Node), role, cmd); err != nil {
+		return err
+	}
+	w.attempts[c.ID]++
+	return nil
+}
+
+// mark writes down that a command left. Losing that is harmless: it would be sent again under its id.
+func (w *worker) mark(ctx context.Context, id string) {
+	f, err := w.flow()
+	if err == nil {
+		f.run.Command(id).State = fleet.CommandSent
+		if err = f.settle(); err == nil {
+			err = w.store(ctx, f.run)
+		}
+	}
+	if err != nil {
+		w.e.cfg.Log.Warn("note that a command was sent", "command", id, "err", err)
+	}
+}
+
+// rest is how long nothing will happen by itself.
+func (w *worker) rest() time.Duration {
+	now := w.e.cfg.Now()
+	until := now.Add(time.Hour)
+	earlier := func(t time.Time) {
+		if t.Before(until) {
+			until = t
+		}
+	}
+	if s := w.run.Current(); s != nil && s.State == fleet.StepRunning {
+		f := flow{run: w.run, notBefore: w.began.Add(restartGrace)}
+		earlier(f.deadline(s))
+	}
+	if !w.run.State.Open() {
+		earlier(w.run.CloseBy.Time)
+	}
+	for _, c := range w.due() {
+		if t, ok := w.again[c.ID]; ok {
+			earlier(t)
+		}
+	}
+	return max(until.Sub(now), time.Millisecond)
+}
