@@ -230,7 +230,9 @@ func TestJoin_refusalCarriesTheReason(t *testing.T) {
 	if status.Code(err) != codes.PermissionDenied || !strings.Contains(err.Error(), "assertion is for machine m2") {
 		t.Errorf("got %v", err)
 	}
-	g.SetJoin(func(*agentv1.JoinRequest) (ident.NodeID, error) { return "", errors.New("the database password is 1234") })
+	g.SetJoin(func(*agentv1.JoinRequest) (ident.NodeID, error) {
+		return "", errors.New("the database password is 1234")
+	})
 	_, err = session.Join(t.Context(), joinParams(t, g))
 	if status.Code(err) != codes.Unavailable || strings.Contains(err.Error(), "1234") {
 		t.Errorf("got %v, want UNAVAILABLE without the service's inner words", err)
