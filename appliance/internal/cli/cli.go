@@ -1,0 +1,114 @@
+// Package cli is the firstlight command: it reads arguments, calls the appliance on this host and prints for people or, with
+// --json, for programs.
+//
+// It is for appliance/cmd/firstlight. It decides nothing about machines: but for serve and version, each command is one call of
+// the API. Exit codes are those of fault.Kind, and README.md of appliance lists them.
+package cli
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+
+	"github.com/alecthomas/kong"
+
+	"firstlight/appliance/internal/api"
+	"firstlight/appliance/internal/config"
+	"firstlight/appliance/internal/fault"
+)
+
+// Program is what the process gives to the command.
+type Program struct {
+	// Args leave the program's name out.
+	Args   []string
+	Stdin  io.Reader
+	Stdout io.Writer
+	Stderr io.Writer
+	// Socket is the value of FIRSTLIGHT_SOCKET; empty means the usual place.
+	Socket string
+}
+
+// command is the command line; kong fills it.
+type command struct {
+	Socket string `help:"The appliance's socket (environment: FIRSTLIGHT_SOCKET)." placeholder:"PATH" default:"${socket}"`
+	JSON   bool   `name:"json" help:"Print JSON."`
+
+	Serve   serve `cmd:"" help:"Run the appliance until it is told to end."`
+	Machine struct {
+		Add  machineAdd  `cmd:"" help:"Record a machine: where its controller is, how to know it, which disks may be wiped."`
+		Show machineShow `cmd:"" help:"Show what a machine is, does and waits for."`
+		List machineList `cmd:"" help:"List all machines."`
+	} `cmd:"" help:"Machines."`
+	Image struct {
+		Add  imageAdd  `cmd:"" help:"Verify, store and sign the image in a directory made by imagebuild pack."`
+		List imageList `cmd:"" help:"List all images."`
+	} `cmd:"" help:"Images."`
+	Provision provision   `cmd:"" help:"Install an image on a machine. Its recorded disks are wiped."`
+	Resume    resume      `cmd:"" help:"Let a machine go on that pauses after a step."`
+	Events    events      `cmd:"" help:"Print what happened, oldest first."`
+	Version   versionInfo `cmd:"" help:"Print the version of this program."`
+}
+
+// call is what every command gets to run with.
+type call struct {
+	Program
+	ctx    context.Context
+	json   bool
+	client *api.Client
+}
+
+// Run runs one command. Its error is for Report.
+func Run(ctx context.Context, p Program) error {
+	if p.Socket == "" {
+		p.Socket = config.DefaultSocket
+	}
+	var cmd command
+	exited := false
+	parser, err := kong.New(&cmd, kong.Name("firstlight"), kong.Vars{"socket": p.Socket}, kong.Writers(p.Stdout, p.Stderr),
+		kong.Exit(func(int) { exited = true }), kong.ConfigureHelp(kong.HelpOptions{Compact: true, FlagsLast: true}),
+		kong.Description("Firstlight takes servers from bare metal to running nodes.\n\n"+
+			"Exit codes: 0 done, 1 the appliance's own trouble, 2 wrong arguments, 3 not found, 4 not in this state, 5 wrong value, "+
+			"6 not permitted, 7 the appliance does not answer."))
+	if err != nil {
+		return fault.Of(err, "read arguments", "")
+	}
+	parsed, err := parser.Parse(p.Args)
+	if exited {
+		return nil
+	}
+	if err != nil {
+		return fault.New(fault.Usage, "read arguments", "", err, "see `firstlight --help`")
+	}
+	return parsed.Run(&call{Program: p, ctx: ctx, json: cmd.JSON, client: api.NewClient(cmd.Socket)})
+}
+
+// Report prints an error as three lines and returns the exit code.
+func Report(w io.Writer, err error) int {
+	if err == nil {
+		return 0
+	}
+	f, ok := errors.AsType[*fault.Error](err)
+	if !ok {
+		f = fault.Of(err, "run the command", "")
+	}
+	lines := f.Lines()
+	fmt.Fprintf(w, "error: %s\n%s\n%s\n", lines[0], lines[1], lines[2])
+	return f.Kind.ExitCode()
+}
+
+// print writes v as JSON, or what people gives.
+func (c *call) print(v any, people func(io.Writer)) error {
+	if !c.json {
+		people(c.Stdout)
+		return nil
+	}
+	e := json.NewEncoder(c.Stdout)
+	e.SetIndent("", "  ")
+	e.SetEscapeHTML(false)
+	if err := e.Encode(v); err != nil {
+		return fault.Of(err, "print the answer", "")
+	}
+	return nil
+}
