@@ -132,9 +132,3 @@ func (c Config) check() error {
 	}
 	return nil
 }
-
-// Run joins if it must, then keeps the session and serves boots until ctx ends (nil) or a service cannot go on.
-func (a *Agent) Run(ctx context.Context) error {
-	<-ctx.Done()
-	return nil
-}
