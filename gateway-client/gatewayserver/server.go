@@ -151,6 +151,7 @@ func New(cfg Config) (*Server, error) {
 			SessionTicketsDisabled: true,
 			NextProtos:             []string{"h2"},
 		})),
+		grpc.ForceServerCodecV2(newCodec()),
 		grpc.MaxRecvMsgSize(link.MaxFrameBytes),
 		grpc.MaxSendMsgSize(link.MaxFrameBytes),
 		grpc.MaxConcurrentStreams(StreamsPerConnection),

@@ -123,13 +123,17 @@ func receive(stream grpc.BidiStreamingServer[agentv1.AgentFrame, agentv1.ServerF
 	frames, failed := make(chan *agentv1.AgentFrame), make(chan error, 1)
 	go func() {
 		for {
-			f, err := stream.Recv()
+			var r received
+			err := stream.RecvMsg(&r)
+			if err == nil && r.err != nil {
+				err = status.Errorf(codes.InvalidArgument, "undecodable message: %v", r.err)
+			}
 			if err != nil {
 				failed <- err
 				return
 			}
 			select {
-			case frames <- f:
+			case frames <- r.frame:
 			case <-stream.Context().Done():
 				return
 			}
@@ -140,11 +144,8 @@ func receive(stream grpc.BidiStreamingServer[agentv1.AgentFrame, agentv1.ServerF
 
 // ended turns what Recv returned into what the session ends with; nil when the agent closed its side.
 func ended(err error) error {
-	switch {
-	case errors.Is(err, io.EOF):
+	if errors.Is(err, io.EOF) {
 		return nil
-	case status.Code(err) == codes.Internal, status.Code(err) == codes.ResourceExhausted:
-		return status.Errorf(codes.InvalidArgument, "undecodable message: %s", status.Convert(err).Message())
 	}
 	return err
 }

@@ -358,6 +358,13 @@ func (g *Gateway) Inventory(node ident.NodeID) map[string][]byte {
 	return maps.Clone(g.record.inventory[node])
 }
 
+// Hellos are those of all the node's sessions in the role, in their order.
+func (g *Gateway) Hellos(node ident.NodeID, role commonv1.AgentRole) []*agentv1.Hello {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return slices.Clone(g.record.hellos[peerKey{node, role}])
+}
+
 // Statuses are the status reports that the node sent.
 func (g *Gateway) Statuses(node ident.NodeID) []*agentv1.StatusReport {
 	g.mu.Lock()
