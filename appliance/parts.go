@@ -99,7 +99,7 @@ func (p *parts) openData(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	if p.store, err = store.Open(ctx, store.Config{Dir: filepath.Join(f.DataDir, "etcd")}); err != nil {
+	if p.store, err = store.Open(ctx, store.Config{Dir: filepath.Join(f.DataDir, "etcd"), Log: p.log("store")}); err != nil {
 		return err
 	}
 	s := box.Sealed(p.store, secretsPrefix)

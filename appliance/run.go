@@ -33,7 +33,12 @@ func (p *parts) serve(ctx context.Context) error {
 	group.Go(func() error { return p.gateway.Serve(p.listener) })
 	group.Go(func() error { return p.api.Serve(p.socket) })
 	if p.site != nil {
-		group.Go(func() error { return p.site.Run(siteCtx) })
+		group.Go(func() error {
+			if err := p.site.Run(siteCtx); err != nil || siteCtx.Err() != nil {
+				return err
+			}
+			return errors.New("the site agent ended by itself")
+		})
 	}
 	p.cfg.Log.Info("appliance serves", "agents", p.listener.Addr(), "socket", p.cfg.File.Socket, "boots", p.site != nil, "site_node", p.siteNode)
 	p.cfg.Ready()

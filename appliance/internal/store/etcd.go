@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net/url"
 	"os"
 	"sync"
@@ -14,7 +15,6 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.etcd.io/etcd/server/v3/embed"
 	"go.etcd.io/etcd/server/v3/etcdserver/api/v3client"
-	"go.uber.org/zap"
 )
 
 // How the embedded member is run.
@@ -35,8 +35,8 @@ const (
 type Config struct {
 	// Dir is the member's own directory; made with mode 0700 when missing.
 	Dir string
-	// Log gets the member's own messages; nil discards them.
-	Log *zap.Logger
+	// Log gets the member's own errors, and nothing below; nil discards them.
+	Log *slog.Logger
 }
 
 // Etcd is a Store on one embedded etcd member.
@@ -53,14 +53,10 @@ func Open(ctx context.Context, cfg Config) (*Etcd, error) {
 	if err := os.MkdirAll(cfg.Dir, 0o700); err != nil {
 		return nil, fmt.Errorf("open store: %w", err)
 	}
-	log := cfg.Log
-	if log == nil {
-		log = zap.NewNop()
-	}
 	ec := embed.NewConfig()
 	ec.Name = "firstlight"
 	ec.Dir = cfg.Dir
-	ec.ZapLoggerBuilder = embed.NewZapLoggerBuilder(log)
+	ec.ZapLoggerBuilder = embed.NewZapLoggerBuilder(quiet(cfg.Log))
 	// A member has to advertise a peer URL, and this one is never dialled: a cluster of one has no peers.
 	nowhere := url.URL{Scheme: "http", Host: "127.0.0.1:2380"}
 	ec.ListenPeerUrls, ec.ListenClientUrls = nil, nil
