@@ -121,7 +121,7 @@ func (r *Record) Step(name string) *Step {
 // Reached says whether the step was begun.
 func (r *Record) Reached(name string) bool {
 	s := r.Step(name)
-	return s != nil && s.State != "pending" && s.State != ""
+	return s != nil && s.Start != nil && s.State != "pending" && s.State != "paused"
 }
 
 // Over says whether the step is done, failed or skipped.

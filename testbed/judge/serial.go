@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// OSLine matches the one line that the deployed system prints when it is up.
-var OSLine = regexp.MustCompile(`FIRSTLIGHT-OS nonce=([!-~]+) disk-serial=([!-~]+) boot-id=([0-9a-f-]{36}) uptime=([0-9.]+)`)
+// OSLine matches the one line, with its end, that the deployed system prints when it is up.
+var OSLine = regexp.MustCompile(`FIRSTLIGHT-OS nonce=([!-~]+) disk-serial=([!-~]+) boot-id=([0-9a-f-]{36}) uptime=([0-9.]+)[\r\n]`)
 
 // clockLine matches what the machine agent says of the clock that it found.
 var clockLine = regexp.MustCompile(`firstlight: clock found ([0-9T:.Z+-]+), set to ([0-9T:.Z+-]+)`)

@@ -80,6 +80,13 @@ func (h Host) FetchBoot(ctx context.Context, scriptURL string) (*Boot, error) {
 	return b, err
 }
 
+// FetchOverlay fetches one overlay as it is.
+func (h Host) FetchOverlay(ctx context.Context, url string) ([]byte, error) {
+	ctx, cancel := context.WithTimeout(ctx, fetchLimit)
+	defer cancel()
+	return h.get(ctx, url, maxOverlay)
+}
+
 func (h Host) get(ctx context.Context, url string, limit int64) ([]byte, error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	if err != nil {

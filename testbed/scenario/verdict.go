@@ -1,0 +1,214 @@
+package scenario
+
+import (
+	"context"
+	"encoding/hex"
+	"fmt"
+	"net"
+	"net/netip"
+	"slices"
+	"time"
+
+	"firstlight/bmc"
+	"firstlight/bmc/redfish"
+	"firstlight/testbed/fixtures"
+	"firstlight/testbed/judge"
+	"firstlight/testbed/netlab"
+	"firstlight/testbed/qemu"
+)
+
+// Bounds of what follows when a machine is active.
+const (
+	serialLimit  = 2 * time.Minute
+	captureLag   = 500 * time.Millisecond // netlab's capture writes what it holds more often than that
+	comebackTime = 10 * time.Minute
+	sessionTime  = 5 * time.Minute
+)
+
+// segment is what the judge of packets knows.
+func (r *run) segment() (judge.Segment, error) {
+	mac, err := net.ParseMAC(r.lab.MAC(0))
+	if err != nil {
+		return judge.Segment{}, err
+	}
+	site := netip.MustParseAddr(netlab.SiteAddress)
+	gateway, err := netip.ParseAddrPort(r.serve.Gateway.Advertise)
+	if err != nil {
+		return judge.Segment{}, err
+	}
+	http, err := netip.ParseAddrPort(r.serve.Boot.HTTPAdvertise)
+	if err != nil {
+		return judge.Segment{}, err
+	}
+	return judge.Segment{Machine: mac, Site: site, HTTP: http, Gateway: gateway, GatewayName: serverName, ProgramSize: r.programs[fixtures.UEFIProgram]}, nil
+}
+
+func (r *run) trace(ctx context.Context) (judge.Segment, *judge.Trace, error) {
+	s, err := r.segment()
+	if err != nil {
+		return s, nil, err
+	}
+	select {
+	case <-time.After(captureLag):
+	case <-ctx.Done():
+		return s, nil, ctx.Err()
+	}
+	t, err := judge.ReadTrace(r.pcapPath(), gatewayPort, httpPort)
+	return s, t, err
+}
+
+// judgeActive looks at everything that a machine leaves on its way to being a node.
+func (r *run) judgeActive(ctx context.Context) error {
+	r.add(judge.Active(r.record)...)
+	if err := r.judgeSerial(ctx); err != nil {
+		return err
+	}
+	s, t, err := r.trace(ctx)
+	if err != nil {
+		return err
+	}
+	r.add(s.Boot(t)...)
+	return nil
+}
+
+// judgeSerial reads the serial line: the clock, the deployed system's line, and that no reset lies between.
+func (r *run) judgeSerial(ctx context.Context) error {
+	serial, err := judge.ReadSerial(r.serialPath())
+	if err != nil {
+		return err
+	}
+	r.add(judge.Clock(serial, r.scenario.year, time.Now(), r.Timeout))
+	waiting, cancel := context.WithTimeout(ctx, serialLimit)
+	defer cancel()
+	m, _, err := qemu.WaitSerial(waiting, r.serialPath(), judge.OSLine, 0)
+	if err != nil {
+		r.add(judge.Fail("serial: deployed system", "%v", err))
+		return ctx.Err()
+	}
+	os, err := judge.ParseOS(m)
+	if err != nil {
+		return err
+	}
+	r.add(judge.Of("serial: deployed system", os.Nonce == r.image.Nonce && os.DiskSerial == r.pattern.Serial,
+		"nonce %s (image has %s), root on disk %s (ours is %s), boot %s, %s s after its start", os.Nonce, r.image.Nonce, os.DiskSerial, r.pattern.Serial, os.BootID, os.Uptime))
+	r.add(judge.Of("record: session of the boot on the serial line", r.record.Connected != nil && r.record.Connected.BootID == os.BootID,
+		"serial line says boot %s, the session %s", os.BootID, bootOf(r.record)))
+	deployed := r.record.Step("deploy")
+	if deployed == nil || deployed.End == nil {
+		return fmt.Errorf("record has no end of step deploy")
+	}
+	resets := r.box.events("RESET", *deployed.End)
+	r.add(judge.Of("entered by kexec", len(resets) == 0 && r.box.powerOns() == 1,
+		"%d RESET events since the deploy, %d power-ons in all", len(resets), r.box.powerOns()))
+	return nil
+}
+
+func bootOf(rec *judge.Record) string {
+	if rec.Connected == nil {
+		return "(none)"
+	}
+	return rec.Connected.BootID
+}
+
+// powerCycle restarts an active machine through its BMC, with a one-time network boot set, so that the firmware asks the network
+// first. It must come back from its disk as the same node, and nobody may install it again.
+func (r *run) powerCycle(ctx context.Context) error {
+	before := r.record
+	serial, err := judge.ReadSerial(r.serialPath())
+	if err != nil {
+		return err
+	}
+	first, err := judge.ParseOS(judge.OSLine.FindStringSubmatch(serial))
+	if err != nil {
+		return err
+	}
+	r.out.say("power cycle through the BMC, one network boot asked for")
+	from := time.Now()
+	if err := r.cycle(ctx); err != nil {
+		return fmt.Errorf("power cycle: %w", err)
+	}
+	waiting, cancel := context.WithTimeout(ctx, comebackTime)
+	defer cancel()
+	m, _, err := qemu.WaitSerial(waiting, r.serialPath(), judge.OSLine, int64(len(serial)))
+	if err != nil {
+		r.add(judge.Fail("power cycle: back from its disk", "%v", err))
+		return ctx.Err()
+	}
+	again, err := judge.ParseOS(m)
+	if err != nil {
+		return err
+	}
+	r.add(judge.Of("power cycle: back from its disk", again.Nonce == first.Nonce && again.DiskSerial == first.DiskSerial && again.BootID != first.BootID,
+		"nonce %s, disk %s, boot %s after boot %s", again.Nonce, again.DiskSerial, again.BootID, first.BootID))
+	if err := r.awaitSession(ctx, again.BootID); err != nil {
+		return err
+	}
+	r.add(r.sameNode(before, again.BootID)...)
+	s, t, err := r.trace(ctx)
+	if err != nil {
+		return err
+	}
+	r.add(s.Silence(t, from)...)
+	return nil
+}
+
+// cycle is what an operator's own Redfish client would do. The BMC network is reached through a port of this host.
+func (r *run) cycle(ctx context.Context) error {
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return err
+	}
+	defer ln.Close()
+	go forward(ctx, ln, r.lab.DialContext(netlab.Site), r.bmc.address)
+	c, err := redfish.Open(ctx, redfish.Config{URL: "https://" + ln.Addr().String(), Username: r.bmc.user, Password: bmc.Secret(r.bmc.password),
+		CertificateSHA256: r.bmc.server.CertificateSHA256()})
+	if err != nil {
+		return err
+	}
+	defer c.Close(context.WithoutCancel(ctx))
+	if _, err := bmc.SetBootOverride(ctx, c, bmc.Override{Device: "pxe", Once: true, UEFI: true}); err != nil {
+		return err
+	}
+	_, err = bmc.SetPower(ctx, c, "cycle")
+	return err
+}
+
+// awaitSession waits until the machine's node agent is back with that boot. A session that does not come is a check, not an error.
+func (r *run) awaitSession(ctx context.Context, boot string) error {
+	waiting, cancel := context.WithTimeout(ctx, sessionTime)
+	defer cancel()
+	for {
+		rec, err := r.show(ctx)
+		if err != nil {
+			return err
+		}
+		r.record = rec
+		if rec.Connected != nil && rec.Connected.Role == "node" && rec.Connected.BootID == boot {
+			return nil
+		}
+		select {
+		case <-waiting.Done():
+			return ctx.Err()
+		case <-time.After(pollEvery):
+		}
+	}
+}
+
+// sameNode compares the record with the one before the power cycle: a new boot of the same node, and nothing else.
+func (r *run) sameNode(before *judge.Record, boot string) []judge.Check {
+	now := r.record
+	role := "none"
+	if now.Connected != nil {
+		role = now.Connected.Role
+	}
+	return []judge.Check{
+		judge.Of("power cycle: session is back", role == "node" && bootOf(now) == boot, "session as %s of boot %s, serial line says %s", role, bootOf(now), boot),
+		judge.Of("power cycle: same identity", now.NodeKeyID == before.NodeKeyID && now.NodeKeyID != "" && now.NodeID == before.NodeID,
+			"node %s with key %s, before %s", now.NodeID, now.NodeKeyID, before.NodeKeyID),
+		judge.Of("power cycle: not installed again", now.State == "active" && now.Workflows == 1 && slices.Equal(now.Commands(), before.Commands()),
+			"machine %s, %d workflows, %d commands before and %d after", now.State, now.Workflows, len(before.Commands()), len(now.Commands())),
+	}
+}
+
+// certificateHex is a BMC's certificate digest as the command line takes it.
+func (c *controller) certificateHex() string { return hex.EncodeToString(c.server.CertificateSHA256()) }
