@@ -3,6 +3,7 @@ package redfish
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -23,7 +24,7 @@ const maxMessage = 512
 func hostSystem(api *gofish.APIClient) (*redfish.ComputerSystem, error) {
 	systems, err := api.Service.Systems()
 	if err != nil {
-		return nil, fmt.Errorf("list the systems: %w", err)
+		return nil, fmt.Errorf("list the systems: %w", firstFailure(err))
 	}
 	var hosts []*redfish.ComputerSystem
 	for _, s := range systems {
@@ -51,6 +52,17 @@ func hostSystem(api *gofish.APIClient) (*redfish.ComputerSystem, error) {
 	}
 	slices.Sort(ids)
 	return nil, fmt.Errorf("the controller lists several systems: %s", strings.Join(ids, ", "))
+}
+
+// firstFailure takes the cause out of gofish's error about a collection, which
+// is a text without types.
+func firstFailure(err error) error {
+	var c *common.CollectionError
+	if !errors.As(err, &c) || len(c.Failures) == 0 {
+		return err
+	}
+	link := slices.Min(slices.Collect(maps.Keys(c.Failures)))
+	return fmt.Errorf("%s: %w", link, c.Failures[link])
 }
 
 // powerState maps Resource.PowerState (DSP0268).
