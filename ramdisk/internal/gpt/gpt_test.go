@@ -4,8 +4,10 @@ import (
 	"bytes"
 	"encoding/binary"
 	"errors"
-	"hash/crc32"
+	"strings"
 	"testing"
+
+	"firstlight/ramdisk/internal/gpt/gpttest"
 )
 
 // memory is a disk.
@@ -24,47 +26,16 @@ func (m memory) apply(ws []Write) {
 	}
 }
 
-// image makes a disk image with a partition table: three partitions with names, attributes and ids, one of them an ESP that is last.
 func image(blocks, block, count, each int64) memory {
-	m := make(memory, blocks*block)
-	m[510], m[511] = 0x55, 0xaa
-	m[446+4] = 0xee
-	binary.LittleEndian.PutUint32(m[446+8:], 1)
-	binary.LittleEndian.PutUint32(m[446+12:], uint32(blocks-1))
-	entries := make([]byte, count*each)
-	esp := []byte{0x28, 0x73, 0x2a, 0xc1, 0x1f, 0xf8, 0xd2, 0x11, 0xba, 0x4b, 0x00, 0xa0, 0xc9, 0x3e, 0xc9, 0x3b}
-	for i := range int64(3) {
-		e := entries[i*each:]
-		copy(e, bytes.Repeat([]byte{byte(i + 1)}, 16))
+	var ps []gpttest.Partition
+	for i := range 3 {
+		p := gpttest.Partition{Type: strings.Repeat("0", 7) + string(rune('1'+i)) + "-0000-0000-0000-000000000000", Name: "part", First: int64(40 + i*8), Last: int64(47 + i*8)}
 		if i == 2 {
-			copy(e, esp)
+			p.Type = TypeESP
 		}
-		copy(e[16:], bytes.Repeat([]byte{0xa0 + byte(i)}, 16))
-		binary.LittleEndian.PutUint64(e[32:], uint64(40+i*8))
-		binary.LittleEndian.PutUint64(e[40:], uint64(47+i*8))
-		binary.LittleEndian.PutUint64(e[48:], 0x8000000000000005)
-		for j, c := range "part" {
-			binary.LittleEndian.PutUint16(e[56+2*j:], uint16(c))
-		}
+		ps = append(ps, p)
 	}
-	eb := roundUp(count*each, block) / block
-	header := func(my, alt, at int64) {
-		h := m[my*block : (my+1)*block]
-		copy(h, signature)
-		binary.LittleEndian.PutUint32(h[8:], 0x10000)
-		binary.LittleEndian.PutUint32(h[12:], 92)
-		for off, v := range map[int]int64{24: my, 32: alt, 40: 2 + eb, 48: blocks - 2 - eb, 72: at} {
-			binary.LittleEndian.PutUint64(h[off:], uint64(v))
-		}
-		binary.LittleEndian.PutUint32(h[80:], uint32(count))
-		binary.LittleEndian.PutUint32(h[84:], uint32(each))
-		binary.LittleEndian.PutUint32(h[88:], crc32.ChecksumIEEE(entries))
-		binary.LittleEndian.PutUint32(h[16:], headerCRC(h))
-		copy(m[at*block:], entries)
-	}
-	header(blocks-1, 1, blocks-1-eb)
-	header(1, blocks-1, 2)
-	return m
+	return memory(gpttest.Image(blocks, block, count, each, ps))
 }
 
 func TestDEP05_SecondCopyMovesToTheEnd(t *testing.T) {
