@@ -12,7 +12,6 @@ import (
 
 	"google.golang.org/grpc"
 
-	"firstlight/gateway-client/envelope"
 	"firstlight/gateway-client/link"
 	agentv1 "firstlight/gateway-client/proto/bettercompute/agent/v1"
 )
@@ -219,42 +218,6 @@ func (c *conn) read(work context.Context) error {
 	}
 }
 
-// ack forgets what the gateway has stored; a self-terminating command goes on from here.
-func (a *Agent) ack(ack *agentv1.Ack) {
-	if ack.JournalId == a.journal.id && ack.EventSequence > 0 {
-		if err := a.journal.eventsAcked(ack.EventSequence); err != nil {
-			a.cfg.Log.Error("event ack", "err", err)
-		}
-	}
-	for _, id := range ack.CommandIds {
-		a.mu.Lock()
-		u := a.unacked[id]
-		if u == nil || u.sent.IsZero() {
-			a.mu.Unlock()
-			continue
-		}
-		delete(a.unacked, id)
-		for i, r := range a.rejects {
-			if r == id {
-				a.rejects = append(a.rejects[:i:i], a.rejects[i+1:]...)
-				break
-			}
-		}
-		a.mu.Unlock()
-		if err := a.journal.acked(id); err != nil {
-			a.cfg.Log.Error("result ack", "err", err)
-		}
-		if u.after != nil {
-			a.work.Go(func() {
-				if err := u.after(); err != nil {
-					a.cfg.Log.Error("after command", "id", id, "err", err)
-					a.Emit(&agentv1.Event{Kind: "command.after.failed", Fields: map[string]string{"command_id": id}, Message: toValid(err.Error())})
-				}
-			})
-		}
-	}
-}
-
 // write is the one sender: what is queued first, then results and events that the gateway lacks, heartbeats in between.
 func (c *conn) write(first []*agentv1.AgentFrame) {
 	beat := time.NewTicker(c.heartbeat)
@@ -317,62 +280,6 @@ func (c *conn) drainQueue() error {
 	}
 }
 
-// owed sends results without an ack and events that this session has not said.
-func (c *conn) owed() error {
-	if err := c.sendAll(c.a.results(c)); err != nil {
-		return err
-	}
-	for {
-		events, err := c.a.journal.events(c.lastEvent)
-		if err != nil {
-			c.a.cfg.Log.Error("events", "err", err)
-			return nil
-		}
-		if len(events) == 0 {
-			return nil
-		}
-		if err := c.stream.Send(&agentv1.AgentFrame{Frame: &agentv1.AgentFrame_Events{
-			Events: &agentv1.EventBatch{JournalId: c.a.journal.id, Events: events}}}); err != nil {
-			return err
-		}
-		c.lastEvent = events[len(events)-1].Sequence
-	}
-}
-
-// results are the updates that this session has not said yet, or said long ago.
-func (a *Agent) results(c *conn) []*agentv1.AgentFrame {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	now := time.Now() // for intervals only: the machine's clock may jump
-	var out []*agentv1.AgentFrame
-	for _, u := range a.unacked {
-		if u.conn == c && now.Sub(u.sent) < ResendAfter {
-			continue
-		}
-		u.conn, u.sent = c, now
-		out = append(out, &agentv1.AgentFrame{Frame: &agentv1.AgentFrame_Update{Update: u.update}})
-	}
-	return out
-}
-
-func (a *Agent) progressFrames() []*agentv1.AgentFrame {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	var out []*agentv1.AgentFrame
-	for id, h := range a.held {
-		if h.progress == nil {
-			continue
-		}
-		u, err := a.update(id, h.state, nil, "")
-		if err != nil {
-			continue
-		}
-		u.Progress, h.progress = h.progress, nil
-		out = append(out, &agentv1.AgentFrame{Frame: &agentv1.AgentFrame_Update{Update: u}})
-	}
-	return out
-}
-
 func (c *conn) beat() *agentv1.AgentFrame {
 	c.beats++
 	h := &agentv1.Heartbeat{Sequence: c.beats}
@@ -410,52 +317,6 @@ func (c *conn) send(ctx context.Context, f *agentv1.AgentFrame) bool {
 		return false
 	case <-ctx.Done():
 		return false
-	}
-}
-
-// secret hands an answer to whoever asked on this session; an answer to nothing is ignored.
-func (c *conn) secret(r *agentv1.SecretResponse) {
-	c.a.mu.Lock()
-	defer c.a.mu.Unlock()
-	if ch := c.secrets[r.RequestId]; ch != nil {
-		delete(c.secrets, r.RequestId)
-		ch <- r
-	}
-}
-
-// secret asks the broker through the present session, or the next one, within SecretTimeout.
-func (a *Agent) secret(ctx context.Context, ref, workflowID, stepID string) ([]byte, error) {
-	ctx, cancel := context.WithTimeout(ctx, SecretTimeout)
-	defer cancel()
-	r, key, err := newSecretRequest(envelope.Signer{Key: a.cfg.Identity.Key}, ref, workflowID, stepID)
-	if err != nil {
-		return nil, fmt.Errorf("secret %s: %w", ref, err)
-	}
-	for {
-		a.mu.Lock()
-		c, joined := a.conn, a.joined
-		answer := make(chan *agentv1.SecretResponse, 1)
-		if c != nil {
-			c.secrets[r.RequestId] = answer
-		}
-		a.mu.Unlock()
-		if c == nil {
-			select {
-			case <-joined:
-				continue
-			case <-ctx.Done():
-				return nil, fmt.Errorf("secret %s: no session: %w", ref, context.Cause(ctx))
-			}
-		}
-		c.send(ctx, &agentv1.AgentFrame{Frame: &agentv1.AgentFrame_SecretRequest{SecretRequest: r}})
-		select {
-		case resp := <-answer:
-			return openSecretResponse(r, key, resp, a.cfg.Now())
-		case <-ctx.Done():
-			return nil, fmt.Errorf("secret %s: no answer: %w", ref, context.Cause(ctx))
-		case <-c.ctx.Done():
-			<-c.gone
-		}
 	}
 }
 

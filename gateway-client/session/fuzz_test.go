@@ -17,6 +17,7 @@ import (
 
 	"firstlight/gateway-client/envelope"
 	"firstlight/gateway-client/ident"
+	"firstlight/gateway-client/link"
 	agentv1 "firstlight/gateway-client/proto/bettercompute/agent/v1"
 	commonv1 "firstlight/gateway-client/proto/bettercompute/common/v1"
 )
@@ -142,6 +143,17 @@ func FuzzJoinResponse(f *testing.F) {
 			_, _ = p.identity(&b)
 		}
 	})
+}
+
+func TestCheck_sizeComesFirst(t *testing.T) {
+	t.Parallel()
+	a, s := bench(t, nil)
+	c := signed(t, s, "cmd-1")
+	c.Body = append(c.Body, make([]byte, link.MaxCommandBytes)...)
+	_, no := a.check(c, fuzzNow)
+	if no == nil || no.reason != commonv1.CommandRejectReason_COMMAND_REJECT_REASON_TOO_LARGE || commandID(c.Body) != "cmd-1" {
+		t.Errorf("got %v, want TOO_LARGE for cmd-1", no)
+	}
 }
 
 func TestCommandID_readsTheFirstFieldOnly(t *testing.T) {

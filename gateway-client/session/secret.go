@@ -1,6 +1,7 @@
 package session
 
 import (
+	"context"
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
@@ -84,3 +85,49 @@ func AnswerSecret(r *agentv1.SecretRequest, value []byte, expires time.Time) (*a
 }
 
 func stamp(t time.Time) string { return t.UTC().Format(time.RFC3339) }
+
+// secret hands an answer to whoever asked on this session; an answer to nothing is ignored.
+func (c *conn) secret(r *agentv1.SecretResponse) {
+	c.a.mu.Lock()
+	defer c.a.mu.Unlock()
+	if ch := c.secrets[r.RequestId]; ch != nil {
+		delete(c.secrets, r.RequestId)
+		ch <- r
+	}
+}
+
+// secret asks the broker through the present session, or the next one, within SecretTimeout.
+func (a *Agent) secret(ctx context.Context, ref, workflowID, stepID string) ([]byte, error) {
+	ctx, cancel := context.WithTimeout(ctx, SecretTimeout)
+	defer cancel()
+	r, key, err := newSecretRequest(envelope.Signer{Key: a.cfg.Identity.Key}, ref, workflowID, stepID)
+	if err != nil {
+		return nil, fmt.Errorf("secret %s: %w", ref, err)
+	}
+	for {
+		a.mu.Lock()
+		c, joined := a.conn, a.joined
+		answer := make(chan *agentv1.SecretResponse, 1)
+		if c != nil {
+			c.secrets[r.RequestId] = answer
+		}
+		a.mu.Unlock()
+		if c == nil {
+			select {
+			case <-joined:
+				continue
+			case <-ctx.Done():
+				return nil, fmt.Errorf("secret %s: no session: %w", ref, context.Cause(ctx))
+			}
+		}
+		c.send(ctx, &agentv1.AgentFrame{Frame: &agentv1.AgentFrame_SecretRequest{SecretRequest: r}})
+		select {
+		case resp := <-answer:
+			return openSecretResponse(r, key, resp, a.cfg.Now())
+		case <-ctx.Done():
+			return nil, fmt.Errorf("secret %s: no answer: %w", ref, context.Cause(ctx))
+		case <-c.ctx.Done():
+			<-c.gone
+		}
+	}
+}
