@@ -163,13 +163,10 @@ func (c *Control) emit(ctx context.Context, e fleet.Event) {
 }
 
 // alarm puts an alarm on a machine's record, and into the events.
-func (c *Control) alarm(ctx context.Context, machine, workflow, text string, also func(*fleet.Record)) error {
+func (c *Control) alarm(ctx context.Context, machine, workflow, text string) error {
 	now := c.cfg.Now()
 	rec, err := c.cfg.Fleet.Update(ctx, machine, func(r *fleet.Record) error {
 		r.Alarm(now, text)
-		if also != nil {
-			also(r)
-		}
 		return nil
 	})
 	if err != nil {

@@ -135,7 +135,7 @@ func (c *Control) refuse(ctx context.Context, a *attempt, err error) error {
 	}
 	c.emit(ctx, e)
 	if d.alarm {
-		if err := c.alarm(ctx, d.machine, d.workflow, d.cause, nil); err != nil {
+		if err := c.alarm(ctx, d.machine, d.workflow, d.cause); err != nil {
 			c.cfg.Log.Error("raise alarm", "machine", d.machine, "err", err)
 		}
 	}

@@ -3,6 +3,7 @@ package fleet
 import (
 	"slices"
 	"time"
+	"unicode"
 )
 
 // Bounds of a record.
@@ -73,7 +74,7 @@ func Clip(s string) string {
 	out := make([]rune, 0, min(len(s), MaxText))
 	n := 0
 	for _, c := range s {
-		if c < ' ' || c == 0x7f {
+		if unicode.IsControl(c) {
 			c = ' '
 		}
 		if n += len(string(c)); n > MaxText {
