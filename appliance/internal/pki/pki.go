@@ -33,7 +33,7 @@ import (
 
 const (
 	// Backdate is how long before its issue every certificate is already valid: a machine's clock may lag (field case SEC-04).
-	Backdate = 48 * time.Hour
+	Backdate = 24 * time.Hour
 	// AgentLifetime is how long an agent's certificate is valid.
 	AgentLifetime = 24 * time.Hour
 
