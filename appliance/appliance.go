@@ -20,8 +20,8 @@ import (
 	"firstlight/appliance/internal/config"
 )
 
-// endTimeout bounds how long Run takes to end once its context has.
-const endTimeout = 9 * time.Second
+// endTimeout bounds how long the parts take to end once the context has; closing the store comes after, and 10 s is the promise.
+const endTimeout = 7 * time.Second
 
 // Config is what an Appliance is made of.
 type Config struct {
