@@ -100,7 +100,6 @@ func TestDiscoveryTwiceLate(t *testing.T) {
 }
 
 func TestDiscoveryRefusals(t *testing.T) {
-	type change = func(*sitev1.DiscoveryAssertion)
 	for name, c := range map[string]struct {
 		evidence func(r *rig) []byte
 		macs     []string

@@ -156,6 +156,8 @@ func TestFailures(t *testing.T) {
 			r.post(executor.Joined{Role: "ramdisk", KeyID: "k-stranger"})
 			r.event("boot.script.refused", "reason", "lease is consumed")
 		}, "script", "lease is consumed"},
+		"iPXE says why":    {"boot.file.served", func(r *rig) { r.event("boot.report", "text", "iPXE could not load or start the image kernel") }, "kernel", "could not load"},
+		"session refused":  {"ramdisk connects", func(r *rig) { r.event("boot.report", "text", "no session") }, "inventory", "no session"},
 		"machine says why": {"ramdisk joins", func(r *rig) { r.event("boot.report", "text", "pin does not match") }, "join", "the machine says: pin does not match"},
 		"join refused": {"ramdisk joins", func(r *rig) {
 			r.post(executor.Refused{Step: "join", Cause: "assertion is for machine m2", Next: "look"})

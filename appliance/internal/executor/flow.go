@@ -108,15 +108,24 @@ func (f *flow) site(e SiteEvent) {
 	case kindScriptDeny:
 		f.scriptRefused(orText(why, e.Text))
 	case kindReport:
-		step := fleet.StepJoin
-		switch {
-		case !f.before(fleet.StepWipe):
-			return
-		case f.run.Step(fleet.StepJoin).State.Ended():
-			step = fleet.StepInventory
-		}
-		f.fail(step, "start the RAM disk and join", "the machine says: "+orText(e.Fields["text"], e.Text), "")
+		f.machineSays(orText(e.Fields["text"], e.Text))
 	}
+}
+
+// machineSays fails the step in which the machine is when it gives up by itself: iPXE while it loads, the RAM disk after that. It
+// is a hint that nobody signed, so it counts only until something was done to the machine.
+func (f *flow) machineSays(text string) {
+	if !f.before(fleet.StepWipe) {
+		return
+	}
+	step, what := fleet.StepKernel, "load the kernel and its initrds"
+	switch {
+	case f.run.Step(fleet.StepJoin).State.Ended():
+		step, what = fleet.StepInventory, "open the RAM disk's session"
+	case f.run.Step(fleet.StepKernel).State.Ended():
+		step, what = fleet.StepJoin, "start the RAM disk and join"
+	}
+	f.fail(step, what, "the machine says: "+text, "")
 }
 
 // scriptRefused: before the inventory it is this boot that got no script (whoever joined with its lease, it was not this
@@ -344,11 +353,11 @@ func (f *flow) observed(step string) (at time.Time, why string, ok bool) {
 
 // late is why a step failed by time.
 func (f *flow) late(s *fleet.Step, p fleet.PlannedStep) string {
-	for_ := p.For
+	what := p.For
 	if s.Waiting != nil {
-		for_ = s.Waiting.For
+		what = s.Waiting.For
 	}
-	return fmt.Sprintf("waited %s for %s", f.now.Sub(s.Start.Time).Round(time.Second), for_)
+	return fmt.Sprintf("waited %s for %s", f.now.Sub(s.Start.Time).Round(time.Second), what)
 }
 
 // close issues what is to be told at the end, and closes the record once it is told or time is up.

@@ -202,7 +202,7 @@ func (w *worker) store(ctx context.Context, run *fleet.Run) error {
 	}
 	rev, err := w.e.cfg.Fleet.SaveRun(ctx, run, w.rev)
 	if errors.Is(err, store.ErrConflict) {
-		return w.reload(ctx, run, err)
+		return w.reload(ctx, err)
 	}
 	if err != nil {
 		return fmt.Errorf("store workflow %s: %w", w.id, err)
@@ -213,7 +213,7 @@ func (w *worker) store(ctx context.Context, run *fleet.Run) error {
 
 // reload resolves a conflict: nobody else writes a workflow, so either an earlier write of ours that seemed to fail succeeded, or
 // the record is broken. The caller's change is not made; whoever posted it posts again.
-func (w *worker) reload(ctx context.Context, _ *fleet.Run, cause error) error {
+func (w *worker) reload(ctx context.Context, cause error) error {
 	run, rev, err := w.e.cfg.Fleet.Run(ctx, w.id)
 	if err != nil {
 		return fmt.Errorf("store workflow %s: %w", w.id, errors.Join(cause, err))
