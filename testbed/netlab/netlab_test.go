@@ -3,6 +3,7 @@ package netlab
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"os"
@@ -189,7 +190,9 @@ func TestNewSweepsOnlyWhatDeadProcessesLeft(t *testing.T) {
 	if testing.Short() || os.Geteuid() != 0 {
 		t.Skip("reason: -short or not root; the test makes network namespaces")
 	}
-	const dead, foreign = "fltb-4194999-1-deadbeef-old-peer", "fltbx-not-ours"
+	// Process ids end at 4194304.
+	dead := fmt.Sprintf("fltb-4194999-%d-deadbeef-old-peer", os.Getpid())
+	foreign := fmt.Sprintf("fltbx-%d-not-ours", os.Getpid())
 	for _, ns := range []string{dead, foreign} {
 		if _, err := run(t.Context(), "ip", "netns", "add", ns); err != nil {
 			t.Fatal(err)
