@@ -34,7 +34,20 @@ const (
 )
 
 // errRefused: trying again will not help; a person must act.
-var errRefused = errors.New("refused")
+var errRefused = errors.New("trying again will not help")
+
+// refusal is a reason, in words for a person, that wraps errRefused and its cause.
+type refusal struct {
+	text  string
+	cause error
+}
+
+func refuse(cause error, format string, args ...any) error {
+	return &refusal{fmt.Sprintf(format, args...), cause}
+}
+
+func (r *refusal) Error() string   { return r.text }
+func (r *refusal) Unwrap() []error { return []error{errRefused, r.cause} }
 
 // boot is what one boot of the RAM disk knows of where it is.
 type boot struct {
@@ -135,7 +148,7 @@ func (a *Agent) attempt(ctx context.Context, b *boot) error {
 	c := session.Config{Identity: id, JoinSigningKey: b.anchors.JoinSigning, Link: a.link(b.anchors), Handlers: a.ramdiskHandlers(id)}
 	if err := a.hold(ctx, c); err != nil {
 		if errors.Is(err, session.ErrRefused) {
-			err = fmt.Errorf("%w: %w", errRefused, err)
+			return refuse(err, "session: %v", err)
 		}
 		return fmt.Errorf("session: %w", err)
 	}
@@ -152,15 +165,18 @@ func (a *Agent) overlay(b *boot) error {
 		b.reportURL = trust.ReportURL(raw)
 	}
 	anchors, anchorsErr := a.file("trust.binpb")
-	if err = errors.Join(anchorsErr, err); err != nil {
-		return fmt.Errorf("%w: the network boot did not bring the site's files (site.cpio, boot.cpio): %w", errRefused, err)
+	if anchorsErr != nil {
+		return refuse(anchorsErr, "the network boot did not bring the site's trust anchors (site.cpio): %v", anchorsErr)
+	}
+	if err != nil {
+		return refuse(err, "the network boot did not bring the site's assertion (boot.cpio): %v", err)
 	}
 	if b.anchors, err = trust.DecodeAnchors(anchors); err != nil {
-		return fmt.Errorf("%w: %w", errRefused, err)
+		return refuse(err, "%v", err)
 	}
 	as, err := b.anchors.Verify(raw)
 	if err != nil {
-		return fmt.Errorf("%w: %w", errRefused, err)
+		return refuse(err, "%v", err)
 	}
 	b.assertion, b.reportURL = as, as.ReportURL
 	return a.clock(as)
@@ -248,15 +264,24 @@ func (a *Agent) joinDiscovery(ctx context.Context, b *boot) (*session.Identity, 
 
 // joinError says whether trying again may help.
 func joinError(err error) error {
-	code := status.Code(err)
-	if s, ok := status.FromError(err); ok {
-		code = s.Code()
+	s, ok := status.FromError(err)
+	if !ok {
+		return err
 	}
-	switch code {
+	switch s.Code() {
 	case codes.PermissionDenied, codes.Unauthenticated, codes.InvalidArgument, codes.FailedPrecondition, codes.NotFound, codes.AlreadyExists:
-		return fmt.Errorf("%w: %w", errRefused, err)
+		return refuse(err, "join: the gateway refused this machine: %s", reason(err))
 	}
 	return err
+}
+
+// reason is what a gateway said, without the words of the transport around it.
+func reason(err error) string {
+	var g interface{ GRPCStatus() *status.Status }
+	if errors.As(err, &g) && g.GRPCStatus().Message() != "" {
+		return g.GRPCStatus().Message()
+	}
+	return err.Error()
 }
 
 func wait(ctx context.Context, d time.Duration) {
