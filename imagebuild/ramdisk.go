@@ -80,6 +80,7 @@ func RAMDisk(ctx context.Context, c RAMDiskConfig) (*RAMDiskResult, error) {
 	if err := tree.Compress(&packed); err != nil {
 		return nil, err
 	}
+	packed.Write(make([]byte, -packed.Len()&(initrdAlign-1)))
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
@@ -101,6 +102,10 @@ func RAMDisk(ctx context.Context, c RAMDiskConfig) (*RAMDiskResult, error) {
 	}
 	return r, nil
 }
+
+// initrdAlign is what the RAM disk's size divides by, filled with zeros: behind it the kernel looks for the next initrd (the site's
+// overlays), and an archive that is not compressed is only found at a multiple of four.
+const initrdAlign = 4
 
 func ramdiskTree(agent []byte, set *kmod.Set) (*initramfs.Tree, error) {
 	var t initramfs.Tree
