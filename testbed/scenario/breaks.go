@@ -63,7 +63,7 @@ func findBreak(name string) *breakKind {
 // judgeBreak looks at a run that must have failed: where, why, and what must not have happened.
 func (r *run) judgeBreak(ctx context.Context) error {
 	b := r.spoil
-	if vm := r.box.vm(); vm != nil {
+	if vm := r.box.VM(); vm != nil {
 		if err := vm.Pause(ctx); err != nil {
 			return err
 		}

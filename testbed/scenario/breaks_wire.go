@@ -152,7 +152,7 @@ func scriptBreak() breakKind {
 		name: "script", what: "somebody else joined with the boot lease before the machine asks for its script", stage: "script",
 		cause: regexp.MustCompile(`(?i)consumed|already|used`),
 		step: func(ctx context.Context, r *run, rec *judge.Record) error {
-			vm := r.box.vm()
+			vm := r.box.VM()
 			if stolen || vm == nil || !rec.Over("tftp") {
 				return nil
 			}

@@ -10,7 +10,6 @@ import (
 
 	"firstlight/testbed/bmcsim"
 	"firstlight/testbed/netlab"
-	"firstlight/testbed/qemu"
 )
 
 // machineName is what the machine is called in the appliance; the second one is only ever a record.
@@ -22,95 +21,22 @@ const (
 // diskSize is the machine's disk, in bytes.
 const diskSize = 512 << 20
 
-// box is the machine behind the BMC: one QEMU process per power-on.
-type box struct {
-	mu  sync.Mutex
-	cfg qemu.Config
-	vms []*qemu.VM
-}
-
-// PowerOn implements bmcsim.Host.
-func (b *box) PowerOn(ctx context.Context, boot string) error {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if b.powered() {
-		return nil
-	}
-	cfg := b.cfg
-	cfg.BootFirst = boot
-	vm, err := qemu.Start(ctx, cfg)
-	if err != nil {
-		return err
-	}
-	b.vms = append(b.vms, vm)
-	return nil
-}
-
-// PowerOff implements bmcsim.Host.
-func (b *box) PowerOff(ctx context.Context) error {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if !b.powered() {
-		return nil
-	}
-	return b.vms[len(b.vms)-1].Stop(ctx)
-}
-
-// Powered implements bmcsim.Host.
-func (b *box) Powered() bool {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.powered()
-}
-
-func (b *box) powered() bool {
-	if len(b.vms) == 0 {
-		return false
-	}
-	select {
-	case <-b.vms[len(b.vms)-1].Done():
-		return false
-	default:
-		return true
-	}
-}
-
-// vm is the machine's present QEMU process; nil while it is off.
-func (b *box) vm() *qemu.VM {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if !b.powered() {
-		return nil
-	}
-	return b.vms[len(b.vms)-1]
-}
-
-// powerOns counts the power-ons so far.
-func (b *box) powerOns() int {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return len(b.vms)
-}
-
-// events are the QMP events of that name since from, over all power-ons.
-func (b *box) events(name string, from time.Time) []qemu.Event {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	var out []qemu.Event
-	for _, vm := range b.vms {
-		for _, e := range vm.Events() {
-			if e.Name == name && !e.Time.Before(from) {
-				out = append(out, e)
-			}
+// resets are the RESET events of the machine since from, over all power-ons.
+func (r *run) resets(from time.Time) int {
+	n := 0
+	for _, e := range r.box.Events() {
+		if e.Name == "RESET" && !e.Time.Before(from) {
+			n++
 		}
 	}
-	return out
+	return n
 }
 
-func (b *box) close() error {
+// powerOff ends the machine when the run does.
+func (r *run) powerOff() error {
 	ctx, cancel := context.WithTimeout(context.Background(), stopLimit)
 	defer cancel()
-	return b.PowerOff(ctx)
+	return r.box.PowerOff(ctx)
 }
 
 // shell is a machine that has a BMC and nothing behind it.

@@ -115,7 +115,7 @@ func (r *run) late(ctx context.Context, rec *judge.Record) error {
 
 // sample reads the disk's counters.
 func (r *run) sample(ctx context.Context) (qemu.BlockStat, error) {
-	vm := r.box.vm()
+	vm := r.box.VM()
 	if vm == nil {
 		return qemu.BlockStat{}, errors.New("machine is off")
 	}
@@ -175,7 +175,7 @@ func pausedAfter(rec *judge.Record) string {
 // paused stops the machine, has the stage judged, and lets both go on. done says that the run holds here.
 func (r *run) paused(ctx context.Context, stage string) (done bool, err error) {
 	r.out.say("%-10s paused: the judge looks at the disk file", stage)
-	vm := r.box.vm()
+	vm := r.box.VM()
 	if vm == nil {
 		return false, fmt.Errorf("machine is off in the pause after %s", stage)
 	}

@@ -18,6 +18,7 @@ import (
 	"firstlight/testbed/netlab"
 	"firstlight/testbed/peer"
 	"firstlight/testbed/qemu"
+	"firstlight/testbed/rack"
 )
 
 // imageName is what the demo image is called in the appliance.
@@ -40,7 +41,7 @@ type run struct {
 	pattern   fixtures.Pattern
 	uuid      string
 	lab       *netlab.Lab
-	box       *box
+	box       *rack.Machine
 	bmc       *controller
 	serve     serveConfig
 	appliance *appliance
@@ -192,10 +193,10 @@ func (r *run) start(ctx context.Context) error {
 		return err
 	}
 	r.onClose("capture", stop)
-	r.box = &box{cfg: qemu.Config{Name: machineName, Dir: filepath.Join(r.dir, "machine"), NetNS: r.lab.NS(netlab.Segment), Firmware: r.Firmware,
+	r.box = rack.New(qemu.Config{Name: machineName, Dir: filepath.Join(r.dir, "machine"), NetNS: r.lab.NS(netlab.Segment), Firmware: r.Firmware,
 		MemoryMiB: 1024, Tap: r.lab.Tap(0), MAC: r.lab.MAC(0), UUID: r.uuid, RTCBase: r.scenario.rtc,
-		Disks: []qemu.Disk{{Path: r.diskPath(), Serial: r.pattern.Serial, Driver: "virtio-blk"}}}}
-	r.onClose("machine", r.box.close)
+		Disks: []qemu.Disk{{Path: r.diskPath(), Serial: r.pattern.Serial, Driver: "virtio-blk"}}})
+	r.onClose("machine", r.powerOff)
 	if r.bmc, err = r.startBMC(r.box, bmcPort); err != nil {
 		return err
 	}

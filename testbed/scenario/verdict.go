@@ -97,9 +97,9 @@ func (r *run) judgeSerial(ctx context.Context) error {
 	if deployed == nil || deployed.End == nil {
 		return fmt.Errorf("record has no end of step deploy")
 	}
-	resets := r.box.events("RESET", *deployed.End)
-	r.add(judge.Of("entered by kexec", len(resets) == 0 && r.box.powerOns() == 1,
-		"%d RESET events since the deploy, %d power-ons in all", len(resets), r.box.powerOns()))
+	resets := r.resets(*deployed.End)
+	r.add(judge.Of("entered by kexec", resets == 0 && r.box.PowerOns() == 1,
+		"%d RESET events since the deploy, %d power-ons in all", resets, r.box.PowerOns()))
 	return nil
 }
 
