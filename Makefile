@@ -22,17 +22,18 @@ build: setup ## bin/: firstlight, imagebuild, testbed, machine-agent (static), g
 	CGO_ENABLED=1 CGO_CFLAGS="-g -O2 -Wno-deprecated-declarations" $(GO) build -trimpath -ldflags='$(LDFLAGS)' -o bin/gpu-probe ./ramdisk/cmd/gpu-probe
 
 test: build lint ## unit tests and the core scenarios (root, QEMU), within 40 minutes on two cores
-	FIRSTLIGHT_SCENARIOS=core $(GO) test -timeout 60m ./...
-	@$(MAKE) --no-print-directory fuzz
+	$(GO) test -timeout 30m ./...
+	FIRSTLIGHT_SCENARIOS=core $(GO) test -count=1 -v -timeout 60m ./testbed/scenario
 
-test-all: build lint ## unit tests and every scenario
-	FIRSTLIGHT_SCENARIOS=all $(GO) test -timeout 180m ./...
+test-all: build lint ## unit tests, every scenario and fuzzing (hours on two cores)
+	$(GO) test -timeout 30m ./...
+	FIRSTLIGHT_SCENARIOS=all $(GO) test -count=1 -v -timeout 240m ./testbed/scenario
 	@$(MAKE) --no-print-directory fuzz
 
 test-short: ## unit tests alone: no root, no QEMU, under two minutes once built
 	$(GO) test -short -timeout 10m ./...
 
-fuzz: ## every fuzz target for a few seconds
+fuzz: ## every fuzz target for a few seconds (FUZZTIME, default 10s)
 	@bash testbed/fuzz.sh
 
 lint: bin/tools/staticcheck ## gofmt, vet, staticcheck
