@@ -10,6 +10,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"sync/atomic"
 	"time"
 
 	"google.golang.org/protobuf/proto"
@@ -69,7 +70,12 @@ type Agent struct {
 	boot   string
 	claims inventory.Claims
 	found  time.Time
+	// offset is added to the machine's clock, in nanoseconds, while that clock is not to be believed.
+	offset atomic.Int64
 }
+
+// now is the clock against which everything is checked.
+func (a *Agent) now() time.Time { return a.p.now().Add(time.Duration(a.offset.Load())) }
 
 // New checks the configuration. Nothing is touched before Run.
 func New(cfg Config) (*Agent, error) {
@@ -111,16 +117,20 @@ func (a *Agent) Run(ctx context.Context) error {
 
 func (a *Agent) say(format string, args ...any) { a.cfg.Say(format, args...) }
 
-// hold runs the session with what was joined, until ctx ends or the gateway refuses for good.
-func (a *Agent) hold(ctx context.Context, c session.Config) error {
+// hold runs the session with what was joined, until ctx ends or the gateway refuses for good. heard is told the gateway's time of
+// every session.
+func (a *Agent) hold(ctx context.Context, c session.Config, heard func(server time.Time)) error {
 	c.BootID, c.Version, c.Log = a.boot, a.cfg.Version, a.cfg.Log
 	c.JournalPath = a.cfg.StateDir + "/journal.db"
 	c.Hardware = claimsMessage(a.claims, a.found)
 	c.Inventory = func(context.Context) (map[string][]byte, error) { return sections(a.p) }
-	c.Now = a.p.now
+	c.Now = a.now
 	welcomed := false
 	c.OnWelcome = func(w *agentv1.Welcome) {
-		a.correctClock(w.ServerTime.AsTime(), w.ServerTime.IsValid())
+		if w.ServerTime.IsValid() {
+			a.correctClock(w.ServerTime.AsTime())
+			heard(w.ServerTime.AsTime())
+		}
 		if !welcomed {
 			a.say("session: connected to the gateway as %s; waiting for commands", c.Identity.NodeID)
 		}
@@ -133,20 +143,32 @@ func (a *Agent) hold(ctx context.Context, c session.Config) error {
 	return s.Run(ctx)
 }
 
-// correctClock follows the gateway's clock once the machine's is further away than clockSlack.
-func (a *Agent) correctClock(server time.Time, valid bool) {
-	if !valid || a.cfg.Role != RAMDisk {
+// correctClock follows the gateway's clock once the machine's is further away than the role's slack.
+func (a *Agent) correctClock(server time.Time) {
+	slack := clockSlack
+	if a.cfg.Role == Node {
+		slack = nodeClockSlack
+	}
+	off := server.Sub(a.p.now())
+	if off.Abs() <= slack {
+		a.offset.Store(0)
 		return
 	}
-	if off := server.Sub(a.p.now()); off.Abs() > clockSlack {
-		if err := a.p.setClock(server); err == nil {
-			a.say("clock corrected by %s to the gateway's", off.Round(time.Second))
-		}
+	if err := a.p.setClock(server); err != nil {
+		a.offset.Store(int64(off))
+		a.say("the clock is %s off and could not be set: %v", off.Round(time.Second), err)
+		return
 	}
+	a.offset.Store(0)
+	a.say("clock corrected by %s to the gateway's", off.Round(time.Second))
 }
 
-// clockSlack is how far the machine's clock may be from the gateway's.
-const clockSlack = 2 * time.Second
+const (
+	// clockSlack is how far the RAM disk's clock may be from the gateway's.
+	clockSlack = 2 * time.Second
+	// nodeClockSlack is the same for a deployed system, whose own time service has the first word.
+	nodeClockSlack = 5 * time.Minute
+)
 
 // handler wraps a command: it is said aloud, its progress too, and a panic in it is its failure and nobody else's.
 func (a *Agent) handler(lane commonv1.Lane, run func(context.Context, *session.Call) (proto.Message, error)) session.Handler {

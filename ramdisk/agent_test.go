@@ -287,6 +287,26 @@ func TestRefusedJoinIsToldToTheSite(t *testing.T) {
 	}
 }
 
+func TestGatewayOfAnotherCAIsSaidAndTold(t *testing.T) {
+	b := newBench(t)
+	b.overlay(nil)
+	file := filepath.Join(b.dir, "trust.binpb")
+	anchors := b.g.Anchors()
+	anchors.ServingCaSpkiSha256 = [][]byte{bytes.Repeat([]byte{1}, 32)}
+	raw, err := proto.Marshal(anchors)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(file, raw, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	b.start()
+	waitFor(t, "a report", func() bool { b.mu.Lock(); defer b.mu.Unlock(); return len(b.reports) == 1 })
+	if len(b.g.Joins()) != 0 || !strings.Contains(b.reports[0], "not the pinned one") {
+		t.Errorf("got %q, want the pin named and no join", b.reports[0])
+	}
+}
+
 func TestMissingOverlayIsSaid(t *testing.T) {
 	b := newBench(t)
 	b.start()

@@ -127,7 +127,7 @@ func (a *Agent) deploy(ctx context.Context, c *session.Call, id *session.Identit
 	if req.Config, err = conf.Encode(); err != nil {
 		return nil, err
 	}
-	d := &deploy.Deployer{System: a.p.disks, Fetch: a.p.fetch, Config: a.p.config, Roots: roots, Now: a.p.now, Ledger: &a.ledger, Progress: a.progress(c, "bytes")}
+	d := &deploy.Deployer{System: a.p.disks, Fetch: a.p.fetch, Config: a.p.config, Roots: roots, Now: a.now, Ledger: &a.ledger, Progress: a.progress(c, "bytes")}
 	r, err := d.Run(ctx, req)
 	if err != nil {
 		return nil, err

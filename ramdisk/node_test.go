@@ -6,6 +6,7 @@ import (
 	"errors"
 	"os"
 	"testing"
+	"time"
 
 	"google.golang.org/protobuf/proto"
 
@@ -72,6 +73,34 @@ func TestNodeJoinsOnceAndStaysTheSame(t *testing.T) {
 	}
 	if u := b.g.Run(node, commonv1.AgentRole_AGENT_ROLE_NODE, "disk.wipe", &agentv1.DiskWipe{}); u.RejectReason != commonv1.CommandRejectReason_COMMAND_REJECT_REASON_UNSUPPORTED {
 		t.Errorf("a node took disk.wipe: %v %v", u.State, u.RejectReason)
+	}
+}
+
+func TestSEC04_NodeAfterAPowerCycleWithoutAClock(t *testing.T) {
+	for name, off := range map[string]time.Duration{"2000": -26 * 365 * 24 * time.Hour, "2090": 64 * 365 * 24 * time.Hour} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			b := newBench(t)
+			b.role = Node
+			b.seed("the secret of this deploy")
+			a, err := newAgent(b.config(), b.p)
+			if err != nil {
+				t.Fatal(err)
+			}
+			a.cfg.JoinOnly = true
+			if err := a.Run(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			b.mu.Lock()
+			b.clock = off
+			b.mu.Unlock()
+			b.start()
+			b.g.WaitConnected(node, commonv1.AgentRole_AGENT_ROLE_NODE)
+			waitFor(t, "the clock", func() bool { return time.Since(b.p.now()).Abs() < time.Minute })
+			if !b.said("is not believed") || len(b.g.Joins()) != 1 {
+				t.Errorf("got %q and %d joins", b.lines, len(b.g.Joins()))
+			}
+		})
 	}
 }
 

@@ -31,6 +31,7 @@ func (a *Agent) runNode(ctx context.Context) error {
 		return err
 	}
 	a.claims = inventory.ReadClaims(a.p.sys, a.p.proc)
+	a.plausibleClock(store)
 	id, err := a.nodeIdentity(ctx, store, conf)
 	if err != nil {
 		return err
@@ -41,7 +42,33 @@ func (a *Agent) runNode(ctx context.Context) error {
 	if a.cfg.JoinOnly {
 		return nil
 	}
-	return a.hold(ctx, session.Config{Identity: id, JoinSigningKey: conf.JoinSigning, Link: a.nodeLink(conf), Handlers: a.nodeHandlers()})
+	heard := func(server time.Time) {
+		if err := store.SaveClock(server); err != nil {
+			a.say("node agent: %v", err)
+		}
+	}
+	c := session.Config{Identity: id, JoinSigningKey: conf.JoinSigning, Link: a.nodeLink(conf), Handlers: a.nodeHandlers()}
+	return a.hold(ctx, c, heard)
+}
+
+// plausibleClock decides by which clock the gateway is judged (SEC-04). A clock before the moment at which the gateway was last
+// heard, or after the node's own certificate ends, is not believed: the last heard time plus the time since start takes its place
+// in this agent, with every check left on, until a verified Welcome says the time. The machine's clock is not touched before that.
+func (a *Agent) plausibleClock(store *identity.Store) {
+	floor := store.Clock()
+	if st, err := os.Stat(a.cfg.ConfigFile); err == nil && st.ModTime().After(floor) {
+		floor = st.ModTime()
+	}
+	now := a.p.now()
+	late := false
+	if id, err := store.Load(); err == nil {
+		late = now.After(id.Chain[0].NotAfter) && floor.Before(id.Chain[0].NotAfter)
+	}
+	if !late && !now.Before(floor) {
+		return
+	}
+	a.offset.Store(int64(floor.Sub(now)))
+	a.say("clock found %s is not believed; counting on from %s, when the gateway was last heard", now.UTC().Format(time.RFC3339), floor.UTC().Format(time.RFC3339))
 }
 
 func (a *Agent) nodeConfig() (*nodeconf.Config, error) {
@@ -90,6 +117,10 @@ func (a *Agent) nodeIdentity(ctx context.Context, store *identity.Store, conf *n
 			if err := store.Save(id); err != nil {
 				return nil, fmt.Errorf("node agent: %w", err)
 			}
+			if err := store.SaveClock(id.ServerTime); err != nil {
+				return nil, fmt.Errorf("node agent: %w", err)
+			}
+			a.correctClock(id.ServerTime)
 			a.say("node agent: joined as %s", id.NodeID)
 			return id, nil
 		}
@@ -111,7 +142,7 @@ func (a *Agent) joinProvisioned(ctx context.Context, conf *nodeconf.Config, p se
 	ctx, cancel := context.WithTimeout(ctx, JoinTimeout)
 	defer cancel()
 	p.Link, p.JoinSigningKey, p.Role, p.Attestor = a.nodeLink(conf), conf.JoinSigning, commonv1.AgentRole_AGENT_ROLE_NODE, "provisioned"
-	p.Hardware, p.NodeID, p.Version, p.Now = claimsMessage(a.claims, time.Time{}), conf.Node, a.cfg.Version, a.p.now
+	p.Hardware, p.NodeID, p.Version, p.Now = claimsMessage(a.claims, time.Time{}), conf.Node, a.cfg.Version, a.now
 	p.Evidence = func(csr []byte) ([]byte, error) {
 		s, err := sealed.Seal(conf.JoinEncryption, sealed.TypJoin, sealed.JoinClaims{Secret: conf.JoinSecret, CSRSHA256: csr})
 		return []byte(s), err
@@ -124,7 +155,7 @@ func (a *Agent) joinProvisioned(ctx context.Context, conf *nodeconf.Config, p se
 }
 
 func (a *Agent) nodeLink(conf *nodeconf.Config) link.Config {
-	return link.Config{URL: conf.GatewayURL, ServerName: conf.ServerName, SPKIPins: conf.Pins, Now: a.p.now}
+	return link.Config{URL: conf.GatewayURL, ServerName: conf.ServerName, SPKIPins: conf.Pins, Now: a.now}
 }
 
 // forgetSecret removes the used secret from the configuration, once the identity is safe on the disk.

@@ -146,7 +146,7 @@ func (a *Agent) attempt(ctx context.Context, b *boot) error {
 		return err
 	}
 	c := session.Config{Identity: id, JoinSigningKey: b.anchors.JoinSigning, Link: a.link(b.anchors), Handlers: a.ramdiskHandlers(id)}
-	if err := a.hold(ctx, c); err != nil {
+	if err := a.hold(ctx, c, func(time.Time) {}); err != nil {
 		if errors.Is(err, session.ErrRefused) {
 			return refuse(err, "session: %v", err)
 		}
@@ -220,7 +220,7 @@ func (a *Agent) connect(ctx context.Context, b *boot) error {
 }
 
 func (a *Agent) link(anchors *trust.Anchors) link.Config {
-	return link.Config{URL: anchors.GatewayURL, ServerName: anchors.ServerName, SPKIPins: anchors.Pins, Now: a.p.now}
+	return link.Config{URL: anchors.GatewayURL, ServerName: anchors.ServerName, SPKIPins: anchors.Pins, Now: a.now}
 }
 
 // joinDiscovery returns the identity of this boot: the one that an agent before this one got, or a new one.
@@ -250,11 +250,11 @@ func (a *Agent) joinDiscovery(ctx context.Context, b *boot) (*session.Identity, 
 	defer cancel()
 	id, err = session.Join(joinCtx, session.JoinParams{Link: a.link(b.anchors), JoinSigningKey: b.anchors.JoinSigning, Key: key,
 		Role: commonv1.AgentRole_AGENT_ROLE_RAMDISK, Attestor: "discovery", Evidence: func([]byte) ([]byte, error) { return as.Raw, nil },
-		Hardware: claimsMessage(a.claims, a.found), NodeID: as.Node, Version: a.cfg.Version, Now: a.p.now})
+		Hardware: claimsMessage(a.claims, a.found), NodeID: as.Node, Version: a.cfg.Version, Now: a.now})
 	if err != nil {
 		return nil, joinError(err)
 	}
-	a.correctClock(id.ServerTime, !id.ServerTime.IsZero())
+	a.correctClock(id.ServerTime)
 	if err := store.Save(id); err != nil {
 		return nil, err
 	}
@@ -264,11 +264,7 @@ func (a *Agent) joinDiscovery(ctx context.Context, b *boot) (*session.Identity, 
 
 // joinError says whether trying again may help.
 func joinError(err error) error {
-	s, ok := status.FromError(err)
-	if !ok {
-		return err
-	}
-	switch s.Code() {
+	switch code, _ := status.FromError(err); code.Code() {
 	case codes.PermissionDenied, codes.Unauthenticated, codes.InvalidArgument, codes.FailedPrecondition, codes.NotFound, codes.AlreadyExists:
 		return refuse(err, "join: the gateway refused this machine: %s", reason(err))
 	}

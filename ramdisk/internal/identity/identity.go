@@ -15,6 +15,8 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strings"
+	"time"
 
 	"google.golang.org/protobuf/proto"
 
@@ -30,6 +32,7 @@ const (
 	keyFile   = "node.key"
 	chainFile = "node.crt"
 	trustFile = "trust.binpb"
+	clockFile = "last-heard"
 	// maxFile bounds each file in bytes.
 	maxFile = 256 << 10
 	// maxChain bounds the certificates in node.crt.
@@ -145,6 +148,27 @@ func (s *Store) Load() (*session.Identity, error) {
 		return nil, fmt.Errorf("read identity %s: %w", s.path(trustFile), err)
 	}
 	return id, nil
+}
+
+// SaveClock keeps the newest time that the gateway said.
+func (s *Store) SaveClock(t time.Time) error {
+	if !t.After(s.Clock()) {
+		return nil
+	}
+	return s.write(clockFile, []byte(t.UTC().Format(time.RFC3339)+"\n"))
+}
+
+// Clock returns the newest time that the gateway said; zero when it never did.
+func (s *Store) Clock() time.Time {
+	b, err := s.read(clockFile)
+	if err != nil {
+		return time.Time{}
+	}
+	t, err := time.Parse(time.RFC3339, strings.TrimSpace(string(b)))
+	if err != nil {
+		return time.Time{}
+	}
+	return t
 }
 
 func (s *Store) path(name string) string { return filepath.Join(s.dir, name) }
