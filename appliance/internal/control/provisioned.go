@@ -90,7 +90,11 @@ func (c *Control) joinProvisioned(ctx context.Context, a *attempt) ([]byte, erro
 	if refusal != nil {
 		return nil, c.distrust(ctx, &secret, run, refusal)
 	}
-	if err := c.take(ctx, a, &secret, run); err != nil {
+	_, err = c.cfg.Fleet.Update(ctx, secret.Machine, func(r *fleet.Record) error {
+		r.NodeKeyID, r.PreviousKeyID = a.keyID, ""
+		return nil
+	})
+	if err != nil {
 		return nil, err
 	}
 	if err := c.joined(ctx, a, secret.Machine, secret.NodeID, run.ID, ident.RoleWord(commonv1.AgentRole_AGENT_ROLE_NODE)); err != nil {
@@ -99,21 +103,8 @@ func (c *Control) joinProvisioned(ctx context.Context, a *attempt) ([]byte, erro
 	return secret.Response, nil
 }
 
-// take makes the joined key the node's. A join before the machine was started into its installed system is granted, because whoever
-// comes second is refused and ends the hand-over; but it cannot be the machine, and people are told at once.
-func (c *Control) take(ctx context.Context, a *attempt, s *fleet.NodeSecret, run *fleet.Run) error {
-	_, err := c.cfg.Fleet.Update(ctx, s.Machine, func(r *fleet.Record) error {
-		r.NodeKeyID, r.PreviousKeyID = a.keyID, ""
-		return nil
-	})
-	if k := run.Step(fleet.StepKexec); err != nil || k != nil && !k.Start.IsZero() {
-		return err
-	}
-	text := fmt.Sprintf("the node's secret was used from %s before the machine was started into its installed system", s.UsedFrom)
-	return c.alarm(ctx, s.Machine, s.Workflow, text)
-}
-
-// redeem is the decision of a provisioned join. A secret that anybody else but its machine may have presented is spent by that:
+// redeem is the decision of a provisioned join. Before the machine is told to enter its installed system nobody can rightly hold the
+// secret, so whoever presents it then gets nothing. A secret that anybody else but its machine may have presented is spent by that:
 // the change of s is stored also with a refusal.
 func redeem(s *fleet.NodeSecret, run *fleet.Run, a *attempt, response []byte) *denied {
 	at := &denied{code: deniedCode, machine: s.Machine, workflow: s.Workflow, step: fleet.StepNodeJoin}
@@ -126,7 +117,7 @@ func redeem(s *fleet.NodeSecret, run *fleet.Run, a *attempt, response []byte) *d
 		at.cause = fmt.Sprintf("the node's secret was used twice: first at %s from %s, then from %s with another key", s.Used, s.UsedFrom, who)
 		return at
 	}
-	deploy := run.Step(fleet.StepDeploy)
+	kexec := run.Step(fleet.StepKexec)
 	switch {
 	case !run.State.Open():
 		at.step = ""
@@ -137,8 +128,8 @@ func redeem(s *fleet.NodeSecret, run *fleet.Run, a *attempt, response []byte) *d
 		return at
 	case a.req.NodeId != "" && a.req.NodeId != s.NodeID:
 		at.cause = fmt.Sprintf("the node's secret is that of node %s, the agent says that it is %q", s.NodeID, a.req.NodeId)
-	case deploy == nil || !deploy.State.Ended():
-		at.cause = fmt.Sprintf("the node's secret was used from %s before its deploy had ended", who)
+	case kexec == nil || kexec.Start.IsZero():
+		at.cause = fmt.Sprintf("the node's secret was used from %s before the machine was started into its installed system", who)
 	case !sameHardware(s.Claims, a.claims):
 		at.cause = fmt.Sprintf("the node's secret was used from %s, by other hardware than was installed (MAC %s, UUID %s)", who,
 			strings.Join(s.Claims.MACs, ", "), s.Claims.UUID)
