@@ -21,7 +21,7 @@ func (f *flow) commands(s *fleet.Step, p fleet.PlannedStep) (ok bool, err error)
 		case !c.State.Ended():
 			return false, nil
 		case c.State != fleet.CommandSucceeded:
-			f.fail(s.Name, c.Kind, orText(c.Message, c.Kind+" "+string(c.State)), p.Next)
+			f.fail(s.Name, c.Kind, orText(c.Message, c.Kind+" "+string(c.State)), f.remedy(c, p))
 			return false, nil
 		}
 	}
@@ -29,6 +29,19 @@ func (f *flow) commands(s *fleet.Step, p fleet.PlannedStep) (ok bool, err error)
 		return true, nil
 	}
 	return false, f.mint(s.Name, p.Commands[len(own)], f.deadline(s), false)
+}
+
+// remedy is what to do about a command that did not succeed.
+func (f *flow) remedy(c *fleet.Command, p fleet.PlannedStep) string {
+	if sent := f.run.Sent[c.ID]; sent != nil && c.State == fleet.CommandRejected {
+		switch sent.Reject {
+		case "UNTRUSTED_KEY", "BAD_SIGNATURE", "UNSIGNED":
+			return "nothing was done on the machine: see that the appliance's worker key and its certificate (data_dir/pki/worker) are the ones that its command root signed, and who changed them; then begin again with firstlight provision"
+		case "EXPIRED":
+			return "compare the clocks of the appliance and of the agent; then begin again with firstlight provision"
+		}
+	}
+	return orText(p.Remedy, p.Next)
 }
 
 // outcome is the state of a step whose commands all succeeded. A diagnosis that tested nothing is skipped, never passed.
@@ -77,6 +90,7 @@ func (f *flow) report(r Report) error {
 	case fleet.CommandSucceeded:
 		f.judge(c, sent, r)
 	case fleet.CommandRejected:
+		sent.Reject = r.Reject
 		c.Message = fleet.Clip(fmt.Sprintf("the %s agent rejected %s: %s: %s", sent.Role, c.Kind, r.Reject, r.Message))
 	default:
 		c.Message = fleet.Clip(r.Message)

@@ -131,6 +131,8 @@ type Sent struct {
 	Attested bool `json:"attested"`
 	// NotAfter is the end of its validity.
 	NotAfter Time `json:"not_after"`
+	// Reject is why its agent rejected it, in one word such as "UNTRUSTED_KEY"; empty otherwise.
+	Reject string `json:"reject,omitempty"`
 }
 
 // Holds says whether the agent has a command in hand, in the running step, whose runner may ask for ref.
@@ -205,6 +207,8 @@ type PlannedStep struct {
 	// For and Next are the words of its Waiting; Next is also what a failure by time advises.
 	For  string `json:"for"`
 	Next string `json:"next"`
+	// Remedy is what to do when one of the step's commands fails; empty for Next.
+	Remedy string `json:"remedy,omitempty"`
 	// Deadline bounds the step from its start.
 	Deadline Duration         `json:"deadline"`
 	Commands []PlannedCommand `json:"commands"`

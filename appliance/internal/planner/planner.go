@@ -81,7 +81,7 @@ func Plan(in Input) (fleet.Plan, error) {
 		ScriptDeadline + KernelDeadline + JoinDeadline))}
 	b := builder{in: in, expires: p.LeaseExpires}
 	onSite := "see that the site agent is running and that it reaches the BMC at " + m.BMC.URL
-	onMachine := "look at the machine's console"
+	onMachine := "look at the machine's console: the agent says there what it does"
 	p.Steps = []fleet.PlannedStep{
 		{Name: fleet.StepPowerOn, Deadline: fleet.Duration(PowerOnDeadline),
 			For: "the site agent to open the boot lease and the BMC at " + m.BMC.URL + " to power-cycle the machine into a network boot", Next: onSite,
@@ -101,26 +101,30 @@ func Plan(in Input) (fleet.Plan, error) {
 			Next: "look at the machine's console: iPXE says there what it cannot do"},
 		{Name: fleet.StepKernel, Deadline: fleet.Duration(KernelDeadline),
 			For:  "iPXE to fetch the kernel and its initrds over HTTP",
-			Next: onMachine + ": iPXE shows there how far each file is"},
+			Next: "look at the machine's console: iPXE shows there how far each file is"},
 		{Name: fleet.StepJoin, Deadline: fleet.Duration(JoinDeadline),
-			For: "the RAM disk to start and to join", Next: onMachine + ": the agent says there what it does and why it cannot join",
+			For: "the RAM disk to start and to join", Next: onMachine + " and why it cannot join",
 			After: []fleet.PlannedCommand{b.site("boot.cleanUp", b.cleanUp(sitev1.CleanUpBoot_REASON_CONSUMED))}},
 		{Name: fleet.StepInventory, Deadline: fleet.Duration(InventoryDeadline),
 			For: "the RAM disk to open its session and to send its inventory", Next: onMachine},
 		{Name: fleet.StepWipe, Deadline: fleet.Duration(WipeDeadline),
 			For: fmt.Sprintf("the RAM disk to wipe the disks with serial %v and to read them back", m.DiskSerials), Next: onMachine,
+			Remedy:   "compare the serials in this message with those of firstlight machine show " + m.Name + ": only a disk that the record names is ever written. Correct the record or replace the disk, then begin again with firstlight provision",
 			Commands: []fleet.PlannedCommand{b.ramdisk("disk.wipe", laneControl, true, b.wipe())}},
 		{Name: fleet.StepDiag, Deadline: fleet.Duration(DiagDeadline),
 			For: "the RAM disk to test the GPUs", Next: onMachine,
+			Remedy: "see which GPU and which test the message names; a machine whose diagnosis failed is not installed",
 			Commands: []fleet.PlannedCommand{
 				b.ramdisk("diag.nvml", laneControl, true, b.nvml()),
 				b.ramdisk("diag.dcgm", laneBulk, true, b.dcgm()),
 			}},
 		{Name: fleet.StepDeploy, Deadline: fleet.Duration(DeployDeadline),
 			For: fmt.Sprintf("the RAM disk to write image %q to the disk with serial %s and to read it back", in.Image.Name, m.DiskSerials[0]), Next: onMachine,
+			Remedy:   "see that the image is whole (firstlight image list) and that nothing between the appliance and the machine changes HTTP traffic; then begin again with firstlight provision, which wipes the disk first",
 			Commands: []fleet.PlannedCommand{b.deploy()}},
 		{Name: fleet.StepKexec, Deadline: fleet.Duration(KexecDeadline),
 			For: "the RAM disk to load the installed system's kernel and to enter it", Next: onMachine,
+			Remedy:   "use an image whose boot entry on its EFI system partition names a kernel and an initrd that are there; then begin again with firstlight provision",
 			Commands: []fleet.PlannedCommand{b.ramdisk("boot.kexec", laneControl, false, b.kexec())}},
 		{Name: fleet.StepNodeJoin, Deadline: fleet.Duration(NodeJoinDeadline),
 			For: "the installed system to start and its node agent to join", Next: onMachine},
