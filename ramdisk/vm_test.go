@@ -47,10 +47,16 @@ func TestVM(t *testing.T) {
 
 	v.wait("the RAM disk's session", func() bool { return v.g.Server().Connected(node, ramdiskRole) })
 	v.wantSaid("firstlight: clock found 2000-01-01T")
-	sel := &agentv1.DiskSelector{Serial: vmSerial, SizeBytes: 256 << 20}
-	v.command(ramdiskRole, "disk.wipe", &agentv1.DiskWipe{Disks: []*agentv1.DiskSelector{{Serial: "NOT-HERE"}}}, commonv1.CommandState_COMMAND_STATE_FAILED)
+	if msg := v.command(ramdiskRole, "disk.wipe", &agentv1.DiskWipe{Disks: []*agentv1.DiskSelector{{Serial: "NOT-HERE"}}}, commonv1.CommandState_COMMAND_STATE_FAILED); !containsAll(msg, vmSerial, "VM-NVME", "VM-SATA", "VM-SCSI") {
+		t.Errorf("got %q, want every disk named by serial", msg)
+	}
 	if !v.patternLeft() {
 		t.Fatal("a wipe of another disk changed this one")
+	}
+	v.command(ramdiskRole, "disk.wipe", &agentv1.DiskWipe{Disks: []*agentv1.DiskSelector{{Serial: "VM-NVME", NamespaceId: 1}, {Serial: "VM-SATA"}, {Serial: "VM-SCSI"}}}, commonv1.CommandState_COMMAND_STATE_SUCCEEDED)
+	sel := &agentv1.DiskSelector{Serial: vmSerial, SizeBytes: 256 << 20}
+	if !v.patternLeft() {
+		t.Fatal("a wipe of other disks changed this one")
 	}
 	v.command(ramdiskRole, "disk.wipe", &agentv1.DiskWipe{Disks: []*agentv1.DiskSelector{sel}}, commonv1.CommandState_COMMAND_STATE_SUCCEEDED)
 	if v.patternLeft() {
@@ -182,6 +188,24 @@ func (v *vm) fillDisk(size int64) {
 	}
 }
 
+// extra is a further small disk for another kind of controller.
+func (v *vm) extra(name string) string {
+	v.t.Helper()
+	if err := os.WriteFile(v.path(name), bytes.Repeat([]byte("PATTERN "), 1<<20), 0o600); err != nil {
+		v.t.Fatal(err)
+	}
+	return v.path(name)
+}
+
+func containsAll(s string, words ...string) bool {
+	for _, w := range words {
+		if !strings.Contains(s, w) {
+			return false
+		}
+	}
+	return true
+}
+
 func (v *vm) patternLeft() bool {
 	v.t.Helper()
 	f, err := os.Open(v.path("disk.raw"))
@@ -212,9 +236,12 @@ func (v *vm) start(qemu string) {
 	}
 	defer log.Close()
 	ctx, cancel := context.WithCancel(context.Background())
-	cmd := exec.CommandContext(ctx, qemu, "-nodefaults", "-no-user-config", "-display", "none", "-accel", "tcg", "-cpu", "max", "-smp", "1", "-m", "512",
+	cmd := exec.CommandContext(ctx, qemu, "-nodefaults", "-no-user-config", "-display", "none", "-accel", "tcg", "-cpu", "max", "-smp", "1", "-m", "384",
 		"-machine", "q35,graphics=off", "-no-reboot", "-serial", "stdio", "-rtc", "base=2000-01-01T00:00:00",
 		"-drive", "if=none,id=d0,format=raw,file="+v.path("disk.raw"), "-device", "virtio-blk-pci,drive=d0,serial="+vmSerial,
+		"-drive", "if=none,id=d1,format=raw,file="+v.extra("nvme"), "-device", "nvme,drive=d1,serial=VM-NVME",
+		"-drive", "if=none,id=d2,format=raw,file="+v.extra("sata"), "-device", "ide-hd,drive=d2,bus=ide.0,serial=VM-SATA",
+		"-drive", "if=none,id=d3,format=raw,file="+v.extra("scsi"), "-device", "virtio-scsi-pci", "-device", "scsi-hd,drive=d3,serial=VM-SCSI",
 		"-netdev", "user,id=n0", "-device", "virtio-net-pci,netdev=n0,romfile=",
 		"-kernel", v.path("ramdisk/vmlinuz"), "-initrd", v.path("initrd"), "-append", "console=ttyS0 quiet")
 	cmd.Stdout, cmd.Stderr = log, log
@@ -251,8 +278,8 @@ func (v *vm) wait(what string, ok func() bool) {
 	}
 }
 
-// command runs one command to its end and wants it in a state.
-func (v *vm) command(role commonv1.AgentRole, kind string, payload proto.Message, want commonv1.CommandState) {
+// command runs one command to its end, wants it in a state and returns its message.
+func (v *vm) command(role commonv1.AgentRole, kind string, payload proto.Message, want commonv1.CommandState) string {
 	v.t.Helper()
 	start := time.Now()
 	id := v.g.Send(node, role, v.g.Command(node, role, kind, payload))
@@ -268,6 +295,7 @@ func (v *vm) command(role commonv1.AgentRole, kind string, payload proto.Message
 	if last.State != want {
 		v.t.Fatalf("%s: got %v: %s, want %v", kind, last.State, last.Message, want)
 	}
+	return last.Message
 }
 
 func (v *vm) deployCommand(sel *agentv1.DiskSelector) *agentv1.DeployImage {
