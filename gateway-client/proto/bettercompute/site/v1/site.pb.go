@@ -954,6 +954,187 @@ func (x *BMCBootOverrideResult) GetUefi() bool {
 	return false
 }
 
+// KnownMachine is a machine that the control plane has a record of.
+type KnownMachine struct {
+	state  protoimpl.MessageState `protogen:"open.v1"`
+	NodeId string                 `protobuf:"bytes,1,opt,name=node_id,json=nodeId,proto3" json:"node_id,omitempty"`
+	Macs   []string               `protobuf:"bytes,2,rep,name=macs,proto3" json:"macs,omitempty"`
+	// For people; goes into events only.
+	MachineName   string `protobuf:"bytes,3,opt,name=machine_name,json=machineName,proto3" json:"machine_name,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *KnownMachine) Reset() {
+	*x = KnownMachine{}
+	mi := &file_bettercompute_site_v1_site_proto_msgTypes[12]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *KnownMachine) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*KnownMachine) ProtoMessage() {}
+
+func (x *KnownMachine) ProtoReflect() protoreflect.Message {
+	mi := &file_bettercompute_site_v1_site_proto_msgTypes[12]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use KnownMachine.ProtoReflect.Descriptor instead.
+func (*KnownMachine) Descriptor() ([]byte, []int) {
+	return file_bettercompute_site_v1_site_proto_rawDescGZIP(), []int{12}
+}
+
+func (x *KnownMachine) GetNodeId() string {
+	if x != nil {
+		return x.NodeId
+	}
+	return ""
+}
+
+func (x *KnownMachine) GetMacs() []string {
+	if x != nil {
+		return x.Macs
+	}
+	return nil
+}
+
+func (x *KnownMachine) GetMachineName() string {
+	if x != nil {
+		return x.MachineName
+	}
+	return ""
+}
+
+// Kind "boot.policy": what the site does with network boots for which no lease is open. The site keeps the newest; an older
+// generation than the one it has is refused, the same one again is answered again. The content of one generation never changes.
+type BootPolicy struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// An unknown machine gets a discovery boot: an assertion without node_id and workflow_id.
+	Discovery bool `protobuf:"varint,1,opt,name=discovery,proto3" json:"discovery,omitempty"`
+	// Machines that are not unknown: without a lease they are left alone.
+	Known []*KnownMachine `protobuf:"bytes,2,rep,name=known,proto3" json:"known,omitempty"`
+	// Grows with each change; at least 1.
+	Generation uint64 `protobuf:"varint,3,opt,name=generation,proto3" json:"generation,omitempty"`
+	// What discovery boots trust; required when discovery is on.
+	Anchors *TrustAnchors `protobuf:"bytes,4,opt,name=anchors,proto3" json:"anchors,omitempty"`
+	// A machine whose own ROM is iPXE loads the site's iPXE first.
+	ReplaceRomIpxe bool `protobuf:"varint,5,opt,name=replace_rom_ipxe,json=replaceRomIpxe,proto3" json:"replace_rom_ipxe,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
+}
+
+func (x *BootPolicy) Reset() {
+	*x = BootPolicy{}
+	mi := &file_bettercompute_site_v1_site_proto_msgTypes[13]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *BootPolicy) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*BootPolicy) ProtoMessage() {}
+
+func (x *BootPolicy) ProtoReflect() protoreflect.Message {
+	mi := &file_bettercompute_site_v1_site_proto_msgTypes[13]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use BootPolicy.ProtoReflect.Descriptor instead.
+func (*BootPolicy) Descriptor() ([]byte, []int) {
+	return file_bettercompute_site_v1_site_proto_rawDescGZIP(), []int{13}
+}
+
+func (x *BootPolicy) GetDiscovery() bool {
+	if x != nil {
+		return x.Discovery
+	}
+	return false
+}
+
+func (x *BootPolicy) GetKnown() []*KnownMachine {
+	if x != nil {
+		return x.Known
+	}
+	return nil
+}
+
+func (x *BootPolicy) GetGeneration() uint64 {
+	if x != nil {
+		return x.Generation
+	}
+	return 0
+}
+
+func (x *BootPolicy) GetAnchors() *TrustAnchors {
+	if x != nil {
+		return x.Anchors
+	}
+	return nil
+}
+
+func (x *BootPolicy) GetReplaceRomIpxe() bool {
+	if x != nil {
+		return x.ReplaceRomIpxe
+	}
+	return false
+}
+
+type BootPolicyResult struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *BootPolicyResult) Reset() {
+	*x = BootPolicyResult{}
+	mi := &file_bettercompute_site_v1_site_proto_msgTypes[14]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *BootPolicyResult) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*BootPolicyResult) ProtoMessage() {}
+
+func (x *BootPolicyResult) ProtoReflect() protoreflect.Message {
+	mi := &file_bettercompute_site_v1_site_proto_msgTypes[14]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use BootPolicyResult.ProtoReflect.Descriptor instead.
+func (*BootPolicyResult) Descriptor() ([]byte, []int) {
+	return file_bettercompute_site_v1_site_proto_rawDescGZIP(), []int{14}
+}
+
 var File_bettercompute_site_v1_site_proto protoreflect.FileDescriptor
 
 const file_bettercompute_site_v1_site_proto_rawDesc = "" +
@@ -1034,7 +1215,21 @@ const file_bettercompute_site_v1_site_proto_rawDesc = "" +
 	"\x15BMCBootOverrideResult\x12\x16\n" +
 	"\x06device\x18\x01 \x01(\tR\x06device\x12\x12\n" +
 	"\x04once\x18\x02 \x01(\bR\x04once\x12\x12\n" +
-	"\x04uefi\x18\x03 \x01(\bR\x04uefiB>Z<firstlight/gateway-client/proto/bettercompute/site/v1;sitev1b\x06proto3"
+	"\x04uefi\x18\x03 \x01(\bR\x04uefi\"^\n" +
+	"\fKnownMachine\x12\x17\n" +
+	"\anode_id\x18\x01 \x01(\tR\x06nodeId\x12\x12\n" +
+	"\x04macs\x18\x02 \x03(\tR\x04macs\x12!\n" +
+	"\fmachine_name\x18\x03 \x01(\tR\vmachineName\"\xee\x01\n" +
+	"\n" +
+	"BootPolicy\x12\x1c\n" +
+	"\tdiscovery\x18\x01 \x01(\bR\tdiscovery\x129\n" +
+	"\x05known\x18\x02 \x03(\v2#.bettercompute.site.v1.KnownMachineR\x05known\x12\x1e\n" +
+	"\n" +
+	"generation\x18\x03 \x01(\x04R\n" +
+	"generation\x12=\n" +
+	"\aanchors\x18\x04 \x01(\v2#.bettercompute.site.v1.TrustAnchorsR\aanchors\x12(\n" +
+	"\x10replace_rom_ipxe\x18\x05 \x01(\bR\x0ereplaceRomIpxe\"\x12\n" +
+	"\x10BootPolicyResultB>Z<firstlight/gateway-client/proto/bettercompute/site/v1;sitev1b\x06proto3"
 
 var (
 	file_bettercompute_site_v1_site_proto_rawDescOnce sync.Once
@@ -1049,7 +1244,7 @@ func file_bettercompute_site_v1_site_proto_rawDescGZIP() []byte {
 }
 
 var file_bettercompute_site_v1_site_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_bettercompute_site_v1_site_proto_msgTypes = make([]protoimpl.MessageInfo, 12)
+var file_bettercompute_site_v1_site_proto_msgTypes = make([]protoimpl.MessageInfo, 15)
 var file_bettercompute_site_v1_site_proto_goTypes = []any{
 	(CleanUpBoot_Reason)(0),          // 0: bettercompute.site.v1.CleanUpBoot.Reason
 	(BMCPower_Action)(0),             // 1: bettercompute.site.v1.BMCPower.Action
@@ -1065,24 +1260,29 @@ var file_bettercompute_site_v1_site_proto_goTypes = []any{
 	(*BMCPowerResult)(nil),           // 11: bettercompute.site.v1.BMCPowerResult
 	(*BMCBootOverride)(nil),          // 12: bettercompute.site.v1.BMCBootOverride
 	(*BMCBootOverrideResult)(nil),    // 13: bettercompute.site.v1.BMCBootOverrideResult
-	(*timestamppb.Timestamp)(nil),    // 14: google.protobuf.Timestamp
-	(*v1.Signature)(nil),             // 15: bettercompute.common.v1.Signature
+	(*KnownMachine)(nil),             // 14: bettercompute.site.v1.KnownMachine
+	(*BootPolicy)(nil),               // 15: bettercompute.site.v1.BootPolicy
+	(*BootPolicyResult)(nil),         // 16: bettercompute.site.v1.BootPolicyResult
+	(*timestamppb.Timestamp)(nil),    // 17: google.protobuf.Timestamp
+	(*v1.Signature)(nil),             // 18: bettercompute.common.v1.Signature
 }
 var file_bettercompute_site_v1_site_proto_depIdxs = []int32{
-	14, // 0: bettercompute.site.v1.DiscoveryAssertion.issued_at:type_name -> google.protobuf.Timestamp
-	14, // 1: bettercompute.site.v1.DiscoveryAssertion.not_after:type_name -> google.protobuf.Timestamp
-	15, // 2: bettercompute.site.v1.SignedDiscoveryAssertion.signature:type_name -> bettercompute.common.v1.Signature
-	14, // 3: bettercompute.site.v1.PrepareRAMDisk.expires:type_name -> google.protobuf.Timestamp
+	17, // 0: bettercompute.site.v1.DiscoveryAssertion.issued_at:type_name -> google.protobuf.Timestamp
+	17, // 1: bettercompute.site.v1.DiscoveryAssertion.not_after:type_name -> google.protobuf.Timestamp
+	18, // 2: bettercompute.site.v1.SignedDiscoveryAssertion.signature:type_name -> bettercompute.common.v1.Signature
+	17, // 3: bettercompute.site.v1.PrepareRAMDisk.expires:type_name -> google.protobuf.Timestamp
 	2,  // 4: bettercompute.site.v1.PrepareRAMDisk.anchors:type_name -> bettercompute.site.v1.TrustAnchors
 	0,  // 5: bettercompute.site.v1.CleanUpBoot.reason:type_name -> bettercompute.site.v1.CleanUpBoot.Reason
 	9,  // 6: bettercompute.site.v1.BMCPower.target:type_name -> bettercompute.site.v1.BMCTarget
 	1,  // 7: bettercompute.site.v1.BMCPower.action:type_name -> bettercompute.site.v1.BMCPower.Action
 	9,  // 8: bettercompute.site.v1.BMCBootOverride.target:type_name -> bettercompute.site.v1.BMCTarget
-	9,  // [9:9] is the sub-list for method output_type
-	9,  // [9:9] is the sub-list for method input_type
-	9,  // [9:9] is the sub-list for extension type_name
-	9,  // [9:9] is the sub-list for extension extendee
-	0,  // [0:9] is the sub-list for field type_name
+	14, // 9: bettercompute.site.v1.BootPolicy.known:type_name -> bettercompute.site.v1.KnownMachine
+	2,  // 10: bettercompute.site.v1.BootPolicy.anchors:type_name -> bettercompute.site.v1.TrustAnchors
+	11, // [11:11] is the sub-list for method output_type
+	11, // [11:11] is the sub-list for method input_type
+	11, // [11:11] is the sub-list for extension type_name
+	11, // [11:11] is the sub-list for extension extendee
+	0,  // [0:11] is the sub-list for field type_name
 }
 
 func init() { file_bettercompute_site_v1_site_proto_init() }
@@ -1096,7 +1296,7 @@ func file_bettercompute_site_v1_site_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_bettercompute_site_v1_site_proto_rawDesc), len(file_bettercompute_site_v1_site_proto_rawDesc)),
 			NumEnums:      2,
-			NumMessages:   12,
+			NumMessages:   15,
 			NumExtensions: 0,
 			NumServices:   0,
 		},
