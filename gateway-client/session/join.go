@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"crypto/ecdsa"
-	"crypto/rand"
 	"crypto/sha256"
 	"crypto/x509"
 	"errors"
@@ -43,6 +42,9 @@ type JoinParams struct {
 
 // Join asks for a certificate. It waits and repeats, with the same CSR, while the JoinService defers; every other refusal
 // is returned at once, and is a gRPC status when the gateway made it.
+//
+// The same key always makes the same CSR, so that an agent whose answer was lost may Join again with its key, also after a
+// restart, and is recognised by a JoinService that grants its evidence once.
 func Join(ctx context.Context, p JoinParams) (*Identity, error) {
 	if p.JoinSigningKey == nil || p.Key == nil || p.Evidence == nil {
 		return nil, errors.New("join: signing key, key and evidence are required")
@@ -51,7 +53,8 @@ func Join(ctx context.Context, p JoinParams) (*Identity, error) {
 	if p.Link.Now == nil {
 		p.Link.Now = p.Now
 	}
-	csr, err := x509.CreateCertificateRequest(rand.Reader, &x509.CertificateRequest{}, p.Key)
+	// Without a random source the signature is RFC 6979's, which depends on the key and the content alone.
+	csr, err := x509.CreateCertificateRequest(nil, &x509.CertificateRequest{}, p.Key)
 	if err != nil {
 		return nil, fmt.Errorf("join: make csr: %w", err)
 	}

@@ -1,6 +1,7 @@
 package session_test
 
 import (
+	"bytes"
 	"context"
 	"crypto/x509"
 	"encoding/hex"
@@ -305,5 +306,28 @@ func TestSEC04_ClockWrongNamesBothClocks(t *testing.T) {
 		} else if time.Since(id.ServerTime).Abs() > time.Minute {
 			t.Errorf("clock off by %s: got server time %s", off, id.ServerTime)
 		}
+	}
+}
+
+// An answer may be lost: the agent that asks again with its key must not look like a second one that holds the same token.
+func TestJoin_sameKeySameRequest(t *testing.T) {
+	t.Parallel()
+	g := gatewaytest.NewGateway(t)
+	p := joinParams(t, g)
+	for range 2 {
+		if _, err := session.Join(t.Context(), p); err != nil {
+			t.Fatal(err)
+		}
+	}
+	p.Key = gatewaytest.Key(t)
+	if _, err := session.Join(t.Context(), p); err != nil {
+		t.Fatal(err)
+	}
+	joins := g.Joins()
+	if !bytes.Equal(joins[0].Csr, joins[1].Csr) {
+		t.Error("two joins with one key: got two requests, want the same")
+	}
+	if bytes.Equal(joins[0].Csr, joins[2].Csr) {
+		t.Error("another key: got the same request")
 	}
 }
