@@ -2,7 +2,6 @@ package judge
 
 import (
 	"bytes"
-	"fmt"
 	"net"
 	"net/netip"
 	"path"
@@ -91,6 +90,17 @@ func (s Segment) Scripts(t *Trace) []*HTTP {
 	return out
 }
 
+// SystemFiles returns the machine's requests for what boots it: kernel, RAM disk, overlays.
+func (s Segment) SystemFiles(t *Trace) []*HTTP {
+	var out []*HTTP
+	for _, h := range t.HTTP {
+		if h.Method == "GET" && h.Server == s.HTTP && (strings.HasPrefix(h.Path, "/f/") || strings.HasSuffix(h.Path, ".cpio")) {
+			out = append(out, h)
+		}
+	}
+	return out
+}
+
 func (s Segment) script(t *Trace) Check {
 	const name = "packets: HTTP script"
 	scripts := s.Scripts(t)
@@ -139,10 +149,4 @@ func (s Segment) Silence(t *Trace, from time.Time) []Check {
 		}
 	}
 	return append(out, Of(silent, served == 0, "no answer to %s, %d boot files asked for", s.Machine, served))
-}
-
-// Summary is the capture in one line, for a person who looks for where a boot ended.
-func (s Segment) Summary(t *Trace) string {
-	return fmt.Sprintf("%d frames: %d DHCP messages (%d answers of ours), %d TFTP requests, %d HTTP requests, %d TLS handshakes",
-		t.Frames, len(t.DHCP), len(s.Offers(t, time.Time{}, time.Time{})), len(t.TFTP), len(t.HTTP), len(t.TLS))
 }

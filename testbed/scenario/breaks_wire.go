@@ -150,7 +150,7 @@ func scriptBreak() breakKind {
 	stolen := false
 	return breakKind{
 		name: "script", what: "somebody else joined with the boot lease before the machine asks for its script", stage: "script",
-		cause: regexp.MustCompile(`(?i)consumed|already|used`),
+		cause: regexp.MustCompile(`(?i)boot lease .*(consumed|used)[^\r\n]*`),
 		step: func(ctx context.Context, r *run, rec *judge.Record) error {
 			vm := r.box.VM()
 			if stolen || vm == nil || !rec.Over("tftp") {
@@ -168,16 +168,17 @@ func scriptBreak() breakKind {
 			if err != nil {
 				return []judge.Check{judge.Fail("packets", "%v", err)}
 			}
-			given, refused := 0, 0
-			for _, h := range s.Scripts(t) {
-				if h.Status == 200 {
-					given++
-				} else {
-					refused++
-				}
+			serial, err := judge.ReadSerial(r.serialPath())
+			if err != nil {
+				return []judge.Check{judge.Fail("serial", "%v", err)}
 			}
-			return append(r.untouched(ctx), judge.Of("packets: script refused", stolen && given == 0 && refused > 0,
-				"the machine asked for its script: %d answers with one, %d refusals", given, refused))
+			// A refusal is a script too: it says why, and ends. So what counts is that nothing was fetched that boots.
+			said := r.spoil.cause.FindString(serial)
+			return append(r.untouched(ctx),
+				judge.Of("fault was met", stolen, "the thief was there first: %v", stolen),
+				judge.Of("packets: nothing that boots was fetched", len(s.Scripts(t)) > 0 && len(s.SystemFiles(t)) == 0,
+					"%d scripts and %d files asked for by the machine", len(s.Scripts(t)), len(s.SystemFiles(t))),
+				judge.Of("serial: the screen says why", said != "", "the boot script said %q", said))
 		},
 	}
 }

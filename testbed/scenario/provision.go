@@ -174,7 +174,7 @@ func pausedAfter(rec *judge.Record) string {
 
 // paused stops the machine, has the stage judged, and lets both go on. done says that the run holds here.
 func (r *run) paused(ctx context.Context, stage string) (done bool, err error) {
-	r.out.say("%-10s paused: the judge looks at the disk file", stage)
+	r.out.say("%-10s paused, the machine stands still", stage)
 	vm := r.box.VM()
 	if vm == nil {
 		return false, fmt.Errorf("machine is off in the pause after %s", stage)

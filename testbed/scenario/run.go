@@ -193,8 +193,10 @@ func (r *run) start(ctx context.Context) error {
 		return err
 	}
 	r.onClose("capture", stop)
+	// Without IPv6 the firmware still has two network boots to give up before it starts from its disk; with it, a third one.
+	noIPv6 := []string{"-fw_cfg", "name=opt/org.tianocore/IPv6Support,string=no"}
 	r.box = rack.New(qemu.Config{Name: machineName, Dir: filepath.Join(r.dir, "machine"), NetNS: r.lab.NS(netlab.Segment), Firmware: r.Firmware,
-		MemoryMiB: 1024, Tap: r.lab.Tap(0), MAC: r.lab.MAC(0), UUID: r.uuid, RTCBase: r.scenario.rtc,
+		MemoryMiB: 1024, Tap: r.lab.Tap(0), MAC: r.lab.MAC(0), UUID: r.uuid, RTCBase: r.scenario.rtc, ExtraArgs: noIPv6,
 		Disks: []qemu.Disk{{Path: r.diskPath(), Serial: r.pattern.Serial, Driver: "virtio-blk"}}})
 	r.onClose("machine", r.powerOff)
 	if r.bmc, err = r.startBMC(r.box, bmcPort); err != nil {
