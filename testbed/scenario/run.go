@@ -282,7 +282,7 @@ func (r *run) report(ctx context.Context, err error) *Report {
 }
 
 func (r *run) outcome(ctx context.Context) string {
-	switch context.Cause(ctx) {
+	switch ctx.Err() {
 	case context.DeadlineExceeded:
 		return OutcomeTimeout
 	case context.Canceled:
