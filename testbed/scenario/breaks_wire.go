@@ -240,12 +240,21 @@ func (r *run) openOther(ctx context.Context) (string, error) {
 }
 
 func tokenBreak() breakKind {
+	var stolen *peer.Seed
 	var joined string
 	return breakKind{
 		name: "token", what: "somebody else joins with the deploy's secret before the node does", stage: "node-join",
-		cause: regexp.MustCompile(`(?i)secret`), pauseAfter: []string{"deploy"},
+		cause: regexp.MustCompile(`(?i)secret was used twice`), pauseAfter: []string{"deploy"},
 		paused: func(ctx context.Context, r *run, _ string) (err error) {
-			joined, err = r.stealSecret(ctx)
+			stolen, err = r.stealSecret(ctx)
+			return err
+		},
+		// Before the machine is told to enter its system the secret opens nothing; the thief waits for that and is then the faster one.
+		step: func(ctx context.Context, r *run, rec *judge.Record) (err error) {
+			if s := rec.Step("kexec"); stolen == nil || joined != "" || s == nil || s.Start == nil {
+				return nil
+			}
+			joined, err = r.joinAsNode(ctx, stolen)
 			return err
 		},
 		judge: func(_ context.Context, r *run) []judge.Check {
@@ -259,20 +268,21 @@ func tokenBreak() breakKind {
 	}
 }
 
-// stealSecret reads the deploy's join secret from the disk file, while the machine stands still, and joins with it. It says as what.
-func (r *run) stealSecret(ctx context.Context) (string, error) {
+// stealSecret reads the node's configuration with the deploy's join secret from the disk file, while the machine stands still.
+func (r *run) stealSecret(ctx context.Context) (*peer.Seed, error) {
 	part, ok := r.image.Manifest.Partition("config")
 	if !ok {
-		return "", errors.New("the image has no configuration partition")
+		return nil, errors.New("the image has no configuration partition")
 	}
 	text, err := fault.ReadFAT(ctx, r.diskPath(), part.Start, "/config.toml")
 	if err != nil {
-		return "", err
+		return nil, err
 	}
-	seed, err := peer.ParseSeed(text)
-	if err != nil {
-		return "", err
-	}
+	return peer.ParseSeed(text)
+}
+
+// joinAsNode joins with a stolen configuration and the machine's own hardware claims. It says as what.
+func (r *run) joinAsNode(ctx context.Context, seed *peer.Seed) (string, error) {
 	hw := r.record.Hardware
 	if hw == nil {
 		return "", errors.New("record has no hardware")
