@@ -13,6 +13,7 @@ import (
 // session, and is fine for one that has none.
 type Sessions interface {
 	Send(node ident.NodeID, role commonv1.AgentRole, c *agentv1.Command) error
+	Cancel(node ident.NodeID, role commonv1.AgentRole, commandID, reason string) error
 	Revoke(node ident.NodeID, role commonv1.AgentRole, reason string)
 }
 
@@ -33,6 +34,15 @@ func (g *Gateway) Send(node ident.NodeID, role commonv1.AgentRole, c *agentv1.Co
 		return errDetached
 	}
 	return (*s).Send(node, role, c)
+}
+
+// Cancel implements executor.Sender.
+func (g *Gateway) Cancel(node ident.NodeID, role commonv1.AgentRole, commandID, reason string) error {
+	s := g.sessions.Load()
+	if s == nil {
+		return errDetached
+	}
+	return (*s).Cancel(node, role, commandID, reason)
 }
 
 // Revoke ends a session.

@@ -55,6 +55,8 @@ type sessions struct {
 	mu      sync.Mutex
 	sent    []*agentv1.CommandBody
 	revoked []string
+	// cancelled are command ids.
+	cancelled []string
 }
 
 func (s *sessions) Send(_ ident.NodeID, _ commonv1.AgentRole, c *agentv1.Command) error {
@@ -65,6 +67,13 @@ func (s *sessions) Send(_ ident.NodeID, _ commonv1.AgentRole, c *agentv1.Command
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.sent = append(s.sent, &b)
+	return nil
+}
+
+func (s *sessions) Cancel(_ ident.NodeID, _ commonv1.AgentRole, id, _ string) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.cancelled = append(s.cancelled, id)
 	return nil
 }
 

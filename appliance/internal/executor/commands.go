@@ -28,7 +28,24 @@ func (f *flow) commands(s *fleet.Step, p fleet.PlannedStep) (ok bool, err error)
 	if len(own) == len(p.Commands) {
 		return true, nil
 	}
-	return false, f.mint(s.Name, p.Commands[len(own)], f.deadline(s), false)
+	next := p.Commands[len(own)]
+	if destructive(next.Kind) {
+		mark, err := f.protected()
+		if err != nil {
+			return false, err
+		}
+		if mark != nil {
+			f.forbidden(s.Name, next.Kind, mark)
+			return false, nil
+		}
+	}
+	return false, f.mint(s.Name, next, f.deadline(s), false)
+}
+
+// forbidden ends the workflow before a command that would write to a protected machine's disks.
+func (f *flow) forbidden(step, kind string, mark *fleet.Protection) {
+	f.fail(step, kind, fmt.Sprintf("machine %s is %s: nothing was ordered that touches its disks", f.run.Machine, mark),
+		"when it may be wiped after all: firstlight machine unprotect "+f.run.Machine+", then firstlight provision")
 }
 
 // remedy is what to do about a command that did not succeed.
@@ -83,6 +100,7 @@ func (f *flow) report(r Report) error {
 		c.Progress = r.Progress
 	}
 	if !c.State.Ended() {
+		f.hold(c, r)
 		return nil
 	}
 	c.Ended = fleet.At(f.now)
@@ -95,6 +113,7 @@ func (f *flow) report(r Report) error {
 	default:
 		c.Message = fleet.Clip(r.Message)
 	}
+	f.hold(c, r)
 	return nil
 }
 

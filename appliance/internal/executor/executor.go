@@ -14,7 +14,7 @@
 //
 // # Not here
 //
-// It makes no choice that the plan does not hold, speaks to no network (see [Sender]) and judges no join. Cancelling is not built.
+// It makes no choice that the plan does not hold, speaks to no network (see [Sender]) and judges no join.
 // For appliance only.
 package executor
 
@@ -72,6 +72,8 @@ var (
 // error means that the command was not taken: it is offered again after a while, and when the agent connects (Executor.Available).
 type Sender interface {
 	Send(node ident.NodeID, role commonv1.AgentRole, c *agentv1.Command) error
+	// Cancel tells the session's agent to stop a command; one that it does not have changes nothing.
+	Cancel(node ident.NodeID, role commonv1.AgentRole, commandID, reason string) error
 }
 
 // Config of an executor. All fields but Log are required.
@@ -153,11 +155,14 @@ type Order struct {
 	Image   planner.Image
 	// PauseAfter are step names; see planner.Input.
 	PauseAfter []string
+	// Reinstall: a person knows that the machine is in use, and wants it wiped and installed again.
+	Reinstall bool
 	// By is who ordered it, for people.
 	By string
 }
 
-// Provision plans a workflow, takes the machine, and begins. It returns the workflow's id, or ErrBusy.
+// Provision plans a workflow, takes the machine, and begins. It returns the workflow's id, or why the machine may not be taken: one
+// of ErrBusy, ErrProtected, ErrInUse, ErrNotEnrolled and ErrStoppedAll.
 func (e *Executor) Provision(ctx context.Context, o Order) (string, error) {
 	e.provision.Lock()
 	defer e.provision.Unlock()
@@ -166,10 +171,11 @@ func (e *Executor) Provision(ctx context.Context, o Order) (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("provision: %w", err)
 	}
-	if err := e.free(ctx, &rec); err != nil {
+	last, err := e.admit(ctx, &rec, o)
+	if err != nil {
 		return "", err
 	}
-	run, err := e.newRun(&rec, o, now)
+	run, err := e.newRun(&rec, last, o, now)
 	if err != nil {
 		return "", fmt.Errorf("provision %q: %w", o.Machine, err)
 	}
@@ -185,6 +191,9 @@ func (e *Executor) Provision(ctx context.Context, o Order) (string, error) {
 		if r.Workflow != rec.Workflow {
 			return fmt.Errorf("provision %q: %w: somebody else began meanwhile", rec.Name, ErrBusy)
 		}
+		if r.Protected != nil {
+			return fmt.Errorf("provision %q: %w: it is %s", rec.Name, ErrProtected, r.Protected)
+		}
 		r.Workflow, r.Workflows = run.ID, r.Workflows+1
 		return nil
 	})
@@ -197,30 +206,8 @@ func (e *Executor) Provision(ctx context.Context, o Order) (string, error) {
 	return run.ID, e.launch(run.ID)
 }
 
-// free says whether a new workflow may take the machine.
-func (e *Executor) free(ctx context.Context, rec *fleet.Record) error {
-	if rec.Workflow == "" {
-		return nil
-	}
-	run, _, err := e.cfg.Fleet.Run(ctx, rec.Workflow)
-	if errors.Is(err, fleet.ErrUnknown) {
-		return nil
-	}
-	if err != nil {
-		return fmt.Errorf("provision %q: %w", rec.Name, err)
-	}
-	if !run.State.Open() {
-		return nil
-	}
-	step := "its end"
-	if s := run.Current(); s != nil {
-		step = "step " + s.Name
-	}
-	return fmt.Errorf("provision %q: %w: %s has been provisioning it since %s (workflow %s, at %s)", rec.Name, ErrBusy, run.By,
-		run.Started, run.ID, step)
-}
-
-func (e *Executor) newRun(rec *fleet.Record, o Order, now time.Time) (*fleet.Run, error) {
+// newRun plans a workflow; last is the machine's newest, nil when it had none.
+func (e *Executor) newRun(rec *fleet.Record, last *fleet.Run, o Order, now time.Time) (*fleet.Run, error) {
 	in := planner.Input{Machine: rec, Image: o.Image, Site: e.cfg.Site, PauseAfter: o.PauseAfter, Now: now,
 		WorkflowID: ident.New("wf"), LeaseID: ident.New("lease")}
 	plan, err := planner.Plan(in)
@@ -232,7 +219,7 @@ func (e *Executor) newRun(rec *fleet.Record, o Order, now time.Time) (*fleet.Run
 			ManifestSHA256: hex.EncodeToString(o.Image.ManifestSHA256[:]), State: fleet.WorkflowRunning,
 			PauseAfter: slices.Clone(o.PauseAfter), Started: fleet.At(now)},
 		Machine: rec.Name, NodeID: rec.NodeID, By: o.By, Plan: plan,
-		Facts: map[string]fleet.Fact{}, Sent: map[string]*fleet.Sent{},
+		Facts: map[string]fleet.Fact{}, Sent: map[string]*fleet.Sent{}, Disks: inherit(rec, last, now),
 	}
 	for _, s := range plan.Steps {
 		run.Steps = append(run.Steps, fleet.Step{Name: s.Name, State: fleet.StepPending, Commands: []fleet.Command{}})
@@ -330,7 +317,7 @@ func (e *Executor) launch(id string) error {
 		return err
 	}
 	w := &worker{e: e, id: id, run: run, rev: rev, inbox: make(chan request, inboxSize), wake: make(chan struct{}, 1),
-		done: make(chan struct{}), attempts: map[string]uint32{}, delivered: map[string]bool{}, again: map[string]time.Time{}, began: e.cfg.Now()}
+		done: make(chan struct{}), over: make(chan struct{}), told: map[string]bool{}, attempts: map[string]uint32{}, delivered: map[string]bool{}, again: map[string]time.Time{}, began: e.cfg.Now()}
 	e.workers[id] = w
 	for cmd := range run.Sent {
 		e.commands[cmd] = w

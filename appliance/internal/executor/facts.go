@@ -52,6 +52,21 @@ type Section struct {
 // Resumed: a person lets a paused workflow go on.
 type Resumed struct{ By string }
 
+// Cancelled: a person ends the workflow.
+type Cancelled struct{ By, Reason string }
+
+// Stopped: a person stops everything.
+type Stopped struct{ Stop fleet.Stop }
+
+// Thawed: a person lets everything go on.
+type Thawed struct{ By string }
+
+// Forbidden: the machine was protected before a command that writes to its disks was handed over.
+type Forbidden struct {
+	CommandID string
+	Mark      fleet.Protection
+}
+
 // Report is an agent's verified update on a command.
 type Report struct {
 	CommandID string
@@ -76,6 +91,10 @@ func (Refused) isFact()   {}
 func (SessionUp) isFact() {}
 func (Section) isFact()   {}
 func (Resumed) isFact()   {}
+func (Cancelled) isFact() {}
+func (Stopped) isFact()   {}
+func (Thawed) isFact()    {}
+func (Forbidden) isFact() {}
 func (Report) isFact()    {}
 
 // Names of stored facts.

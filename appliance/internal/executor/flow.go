@@ -17,6 +17,10 @@ type flow struct {
 	notBefore time.Time
 	// mint signs a command and adds it to run; a failed mint changes nothing and is tried again.
 	mint func(step string, c fleet.PlannedCommand, notAfter time.Time, background bool) error
+	// unsent says whether a pending command is surely in no agent's hands.
+	unsent func(c *fleet.Command) bool
+	// protected returns the machine's protection as it is now, nil for none.
+	protected func() (*fleet.Protection, error)
 }
 
 // apply adds a fact. The error, if any, is for whoever posted it; the record is then not stored.
@@ -26,6 +30,9 @@ func (f *flow) apply(fact Fact) error {
 	}
 	if !f.run.State.Open() {
 		return ErrNotOpen
+	}
+	if f.run.State == fleet.WorkflowCancelling && spoils(fact) {
+		return nil
 	}
 	switch v := fact.(type) {
 	case SiteEvent:
@@ -47,10 +54,30 @@ func (f *flow) apply(fact Fact) error {
 		f.refused(v)
 	case Resumed:
 		return f.resume(v)
+	case Cancelled:
+		return f.cancel(v)
+	case Stopped:
+		return f.stopped(v)
+	case Thawed:
+		f.thaw()
+	case Forbidden:
+		if c := f.run.Command(v.CommandID); c != nil && !c.State.Ended() {
+			c.State, c.Ended, c.Message = fleet.CommandCancelled, fleet.At(f.now), "it was never sent"
+			f.forbidden(f.run.Sent[c.ID].Step, c.Kind, &v.Mark)
+		}
 	default:
 		return fmt.Errorf("fact %T is not known", fact)
 	}
 	return nil
+}
+
+// spoils says whether a fact could fail a workflow: of one that is being cancelled nobody wants to know.
+func spoils(fact Fact) bool {
+	switch fact.(type) {
+	case SiteEvent, Refused:
+		return true
+	}
+	return false
 }
 
 func (f *flow) see(name string, at time.Time, text string) {
@@ -153,6 +180,10 @@ func (f *flow) refused(r Refused) {
 
 func (f *flow) resume(r Resumed) error {
 	s := f.run.Current()
+	if f.run.Stopped != nil {
+		f.thaw()
+		return nil
+	}
 	if f.run.State != fleet.WorkflowPaused || s == nil {
 		return ErrNotPaused
 	}
@@ -163,7 +194,7 @@ func (f *flow) resume(r Resumed) error {
 // before says whether the workflow has not begun the named step.
 func (f *flow) before(step string) bool {
 	s := f.run.Step(step)
-	return s != nil && (s.State == fleet.StepPending || s.State == fleet.StepPaused)
+	return s != nil && s.Start.IsZero() && !s.State.Ended()
 }
 
 func (f *flow) previous(step string) string {
@@ -188,6 +219,11 @@ func (f *flow) fail(step, what, why, next string) {
 	}
 	why = fleet.Clip(why)
 	at := fleet.At(f.now)
+	if s := f.run.Current(); s != nil {
+		if c := f.inHand(s); c != nil && c.State != fleet.CommandPending {
+			f.doubt(c)
+		}
+	}
 	reached := false
 	for i := range f.run.Steps {
 		s := &f.run.Steps[i]
@@ -221,10 +257,20 @@ func (f *flow) over(s fleet.WorkflowState) {
 // settle moves the workflow as far as its facts allow.
 func (f *flow) settle() error {
 	for f.run.State.Open() {
+		if f.run.State == fleet.WorkflowCancelling {
+			f.cancelled()
+			if f.run.State.Open() {
+				return nil
+			}
+			break
+		}
 		s := f.run.Current()
 		if s == nil {
 			f.over(fleet.WorkflowDone)
 			break
+		}
+		if f.frozen(s) {
+			return nil
 		}
 		if s.State != fleet.StepRunning && !f.begin(s) {
 			return nil
@@ -257,7 +303,11 @@ func (f *flow) begin(s *fleet.Step) bool {
 
 // deadline is when a running step is over by time.
 func (f *flow) deadline(s *fleet.Step) time.Time {
-	d := s.Start.Add(time.Duration(f.run.Plan.Step(s.Name).Deadline))
+	from := s.Start.Time
+	if f.run.Thawed.After(from) {
+		from = f.run.Thawed.Time
+	}
+	d := from.Add(time.Duration(f.run.Plan.Step(s.Name).Deadline))
 	if d.Before(f.notBefore) {
 		return f.notBefore
 	}
@@ -271,6 +321,9 @@ func (f *flow) wait(s *fleet.Step) {
 	if n := len(s.Commands); n > 0 && s.Commands[n-1].State == fleet.CommandPending {
 		c := s.Commands[n-1]
 		w.For = fmt.Sprintf("the %s agent to connect and take %s", f.run.Sent[c.ID].Role, c.Kind)
+	}
+	if f.run.Stopped != nil {
+		w.For += "; then it stands still, for " + f.run.Stopped.String()
 	}
 	s.Waiting = w
 }
@@ -381,14 +434,29 @@ func (f *flow) close() error {
 			if mine[c.Kind] {
 				continue
 			}
-			if err := f.mint(f.run.Failure.Step, c, f.run.CloseBy.Time, true); err != nil {
+			if err := f.mint(f.lastStep(), c, f.run.CloseBy.Time, true); err != nil {
 				return err
 			}
 			told = false
 		}
 	}
+	if f.run.Cancel != nil {
+		// What did not end in time may still say how it ended.
+		told = told && f.inHand(f.run.Step(f.run.Cancel.Step)) == nil
+	}
 	f.run.Closed = told || !f.now.Before(f.run.CloseBy.Time)
 	return nil
+}
+
+// lastStep is the step at which the workflow ended before its time.
+func (f *flow) lastStep() string {
+	switch {
+	case f.run.Failure != nil:
+		return f.run.Failure.Step
+	case f.run.Cancel != nil:
+		return f.run.Cancel.Step
+	}
+	return fleet.StepActive
 }
 
 func orText(a, b string) string {

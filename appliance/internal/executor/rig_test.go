@@ -38,6 +38,8 @@ type sender struct {
 	mu   sync.Mutex
 	up   map[string]bool
 	sent []sent
+	// cancels are the cancellations taken: command id and reason.
+	cancels []string
 }
 
 type sent struct {
@@ -61,6 +63,17 @@ func (s *sender) Send(node ident.NodeID, role commonv1.AgentRole, c *agentv1.Com
 		return errDown
 	}
 	s.sent = append(s.sent, sent{&b, string(c.Body)})
+	return nil
+}
+
+// Cancel takes a cancellation where the session is up.
+func (s *sender) Cancel(_ ident.NodeID, role commonv1.AgentRole, id, reason string) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.up[ident.RoleWord(role)] {
+		return errDown
+	}
+	s.cancels = append(s.cancels, id+" "+reason)
 	return nil
 }
 

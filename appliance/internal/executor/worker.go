@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"sync"
 	"time"
 
 	"firstlight/appliance/internal/fleet"
@@ -34,6 +35,11 @@ type worker struct {
 	wake chan struct{}
 	back [][2]string
 	done chan struct{}
+	// over is closed when the workflow is over, however long its telling still takes.
+	over     chan struct{}
+	overOnce sync.Once
+	// told: the agent's present session knows that the command is cancelled.
+	told map[string]bool
 }
 
 type request struct {
@@ -111,6 +117,13 @@ func (w *worker) catchUp(ctx context.Context) {
 	if l, err := w.e.cfg.Fleet.Lease(ctx, w.run.Plan.LeaseID); err == nil && l.State == fleet.LeaseConsumed && w.run.RAMDiskKeyID == "" {
 		_ = w.apply(ctx, Joined{Role: roleRAMDisk, KeyID: l.KeyID, At: l.Consumed.Time})
 	}
+	switch stop, err := w.e.cfg.Fleet.Stop(ctx); {
+	case err != nil || !w.run.State.Open():
+	case stop == nil && w.run.Stopped != nil:
+		_ = w.apply(ctx, Thawed{By: w.run.Stopped.By})
+	case stop != nil && stop.Since.After(w.run.Thawed.Time):
+		_ = w.apply(ctx, Stopped{Stop: *stop})
+	}
 	secrets, err := w.e.cfg.Fleet.NodeSecrets(ctx)
 	if err != nil {
 		return
@@ -131,6 +144,7 @@ func (w *worker) welcomeBack() {
 		for id, s := range w.run.Sent {
 			if s.Node == a[0] && s.Role == a[1] {
 				delete(w.delivered, id)
+				delete(w.told, id)
 				delete(w.again, id)
 			}
 		}
@@ -138,7 +152,7 @@ func (w *worker) welcomeBack() {
 }
 
 // flow returns a private copy of the workflow to change.
-func (w *worker) flow() (*flow, error) {
+func (w *worker) flow(ctx context.Context) (*flow, error) {
 	b, err := json.Marshal(w.run)
 	if err != nil {
 		return nil, fmt.Errorf("copy workflow %s: %w", w.id, err)
@@ -149,6 +163,11 @@ func (w *worker) flow() (*flow, error) {
 	}
 	now := w.e.cfg.Now()
 	f := &flow{run: run, now: now, notBefore: w.began.Add(restartGrace)}
+	f.unsent = func(c *fleet.Command) bool { return !w.delivered[c.ID] && !c.Issued.Before(fleet.At(w.began).Time) }
+	f.protected = func() (*fleet.Protection, error) {
+		rec, err := w.e.cfg.Fleet.Machine(ctx, run.Machine)
+		return rec.Protected, err
+	}
 	f.mint = func(step string, c fleet.PlannedCommand, notAfter time.Time, background bool) error {
 		return mint(run, w.e.cfg.Signer(), step, c, now, notAfter, background)
 	}
@@ -160,7 +179,7 @@ func (w *worker) apply(ctx context.Context, fact Fact) error {
 	if r, ok := fact.(Report); ok && w.idle(r) {
 		return nil
 	}
-	f, err := w.flow()
+	f, err := w.flow(ctx)
 	if err != nil {
 		return err
 	}
@@ -232,7 +251,8 @@ func (w *worker) committed(ctx context.Context, run *fleet.Run, rev int64) {
 // tell emits an event for each step and for the workflow where the state changed.
 func (w *worker) tell(ctx context.Context, old *fleet.Run) {
 	for i, s := range w.run.Steps {
-		if s.State == old.Steps[i].State || s.State == fleet.StepSkipped && w.run.State == fleet.WorkflowFailed {
+		ended := w.run.State == fleet.WorkflowFailed || w.run.State == fleet.WorkflowCancelled
+		if s.State == old.Steps[i].State || s.State == fleet.StepSkipped && ended {
 			continue
 		}
 		text := fmt.Sprintf("step %s is %s", s.Name, s.State)
@@ -245,8 +265,17 @@ func (w *worker) tell(ctx context.Context, old *fleet.Run) {
 		return
 	}
 	text := fmt.Sprintf("the workflow is %s", w.run.State)
+	if s := w.run.Current(); s != nil && s.Waiting != nil && w.run.State == fleet.WorkflowPaused {
+		text += ": it waits for " + s.Waiting.For + "; next: " + s.Waiting.Next
+	}
 	if x := w.run.Failure; x != nil {
 		text = fmt.Sprintf("step %s failed: %s; next: %s", x.Step, x.Why, x.Next)
+	}
+	if x := w.run.Cancel; x != nil {
+		text = fmt.Sprintf("%s cancelled the workflow at step %s: %s", x.By, x.Step, orText(x.Reason, "no reason given"))
+		if w.run.State == fleet.WorkflowCancelled {
+			text += "; " + x.Outcome + "; " + holding(w.run.Disks)
+		}
 	}
 	w.e.emit(ctx, w.run, "workflow."+string(w.run.State), nil, text)
 	w.e.cfg.Log.Info("workflow changed", "machine", w.run.Machine, "workflow", w.id, "state", string(w.run.State))
@@ -254,7 +283,7 @@ func (w *worker) tell(ctx context.Context, old *fleet.Run) {
 
 // act settles, sends what is to be sent, and returns how long the worker may rest.
 func (w *worker) act(ctx context.Context) time.Duration {
-	f, err := w.flow()
+	f, err := w.flow(ctx)
 	if err == nil {
 		if err = f.settle(); err == nil {
 			err = w.store(ctx, f.run)
@@ -269,6 +298,10 @@ func (w *worker) act(ctx context.Context) time.Duration {
 		return storeRetry
 	}
 	w.send(ctx)
+	w.stopCommands()
+	if !w.run.State.Open() {
+		w.overOnce.Do(func() { close(w.over) })
+	}
 	return w.rest()
 }
 
@@ -317,6 +350,13 @@ func (w *worker) send(ctx context.Context) {
 		if w.delivered[c.ID] || now.Before(w.again[c.ID]) {
 			continue
 		}
+		if forbidden, err := w.forbidden(ctx, c); forbidden || err != nil {
+			if err != nil {
+				w.again[c.ID] = now.Add(storeRetry)
+				w.e.cfg.Log.Warn("look whether the machine is protected", "machine", w.run.Machine, "err", err)
+			}
+			return
+		}
 		if err := w.handOver(c); err != nil {
 			w.again[c.ID] = now.Add(resendAfter)
 			w.e.cfg.Log.Debug("send command", "kind", c.Kind, "command", c.ID, "err", err)
@@ -328,6 +368,19 @@ func (w *worker) send(ctx context.Context) {
 			w.mark(ctx, c.ID)
 		}
 	}
+}
+
+// forbidden says whether a command that writes to disks must not be handed over any more, because the machine was protected since
+// it was minted; then the workflow has failed by it. What was handed over once is not taken back.
+func (w *worker) forbidden(ctx context.Context, c *fleet.Command) (bool, error) {
+	if !destructive(c.Kind) || c.State != fleet.CommandPending {
+		return false, nil
+	}
+	rec, err := w.e.cfg.Fleet.Machine(ctx, w.run.Machine)
+	if err != nil || rec.Protected == nil {
+		return false, err
+	}
+	return true, w.apply(ctx, Forbidden{CommandID: c.ID, Mark: *rec.Protected})
 }
 
 func (w *worker) handOver(c *fleet.Command) error {
@@ -349,7 +402,7 @@ func (w *worker) handOver(c *fleet.Command) error {
 
 // mark writes down that a command left. Losing that is harmless: it would be sent again under its id.
 func (w *worker) mark(ctx context.Context, id string) {
-	f, err := w.flow()
+	f, err := w.flow(ctx)
 	if err == nil {
 		f.run.Command(id).State = fleet.CommandSent
 		if err = f.settle(); err == nil {
@@ -370,14 +423,21 @@ func (w *worker) rest() time.Duration {
 			until = t
 		}
 	}
-	if s := w.run.Current(); s != nil && s.State == fleet.StepRunning {
-		f := flow{run: w.run, notBefore: w.began.Add(restartGrace)}
+	f := flow{run: w.run, notBefore: w.began.Add(restartGrace)}
+	switch s := w.run.Current(); {
+	case w.run.State == fleet.WorkflowCancelling:
+		earlier(f.cancelBy())
+	case s != nil && s.State == fleet.StepRunning:
 		earlier(f.deadline(s))
 	}
 	if !w.run.State.Open() {
 		earlier(w.run.CloseBy.Time)
 	}
-	for _, c := range w.due() {
+	waits := w.due()
+	if w.run.State == fleet.WorkflowCancelling {
+		waits = append(waits, w.untold()...)
+	}
+	for _, c := range waits {
 		if t, ok := w.again[c.ID]; ok {
 			earlier(t)
 		}

@@ -67,9 +67,15 @@ const (
 	MachinePaused       MachineState = "paused"
 	MachineActive       MachineState = "active"
 	MachineFailed       MachineState = "failed"
+	// MachineCancelling: a person ended its workflow, and the command in hand is not over yet.
+	MachineCancelling MachineState = "cancelling"
+	MachineCancelled  MachineState = "cancelled"
+	// MachineAdopted runs what others installed; MachineDiscovered booted here and is nobody's yet. Neither had a workflow.
+	MachineAdopted    MachineState = "adopted"
+	MachineDiscovered MachineState = "discovered"
 )
 
-// WorkflowState is a workflow's state. Done and failed are final.
+// WorkflowState is a workflow's state. Done, failed and cancelled are final; cancelling leads to cancelled only.
 type WorkflowState string
 
 // The states of a workflow.
@@ -78,12 +84,18 @@ const (
 	WorkflowPaused  WorkflowState = "paused"
 	WorkflowDone    WorkflowState = "done"
 	WorkflowFailed  WorkflowState = "failed"
+	// WorkflowCancelling waits for the command in hand to end; nothing new is begun.
+	WorkflowCancelling WorkflowState = "cancelling"
+	WorkflowCancelled  WorkflowState = "cancelled"
 )
 
 // Open says whether the workflow may still change its machine.
-func (s WorkflowState) Open() bool { return s == WorkflowRunning || s == WorkflowPaused }
+func (s WorkflowState) Open() bool {
+	return s == WorkflowRunning || s == WorkflowPaused || s == WorkflowCancelling
+}
 
-// StepState is a step's state: pending → running or paused → done, failed or skipped. Skipped always says why.
+// StepState is a step's state: pending → running or paused → done, failed, cancelled or skipped. Skipped always says why. A step that
+// had begun is paused while everything is stopped, and runs on after that.
 type StepState string
 
 // The states of a step.
@@ -94,10 +106,14 @@ const (
 	StepDone    StepState = "done"
 	StepFailed  StepState = "failed"
 	StepSkipped StepState = "skipped"
+	// StepCancelled: the step in which a person ended the workflow.
+	StepCancelled StepState = "cancelled"
 )
 
 // Ended says whether the step is over.
-func (s StepState) Ended() bool { return s == StepDone || s == StepFailed || s == StepSkipped }
+func (s StepState) Ended() bool {
+	return s == StepDone || s == StepFailed || s == StepSkipped || s == StepCancelled
+}
 
 // The steps of a provisioning workflow, in their order.
 const (
@@ -136,6 +152,12 @@ type Machine struct {
 	// Waiting is what the newest workflow waits for, nil when it waits for nothing.
 	Waiting *Waiting `json:"waiting"`
 	Failure *Failure `json:"failure"`
+	// Cancel is the newest workflow's cancellation, nil when nobody cancelled it.
+	Cancel *Cancel `json:"cancel"`
+	// Protected is nil for a machine that may be provisioned.
+	Protected *Protection `json:"protected"`
+	// DiskState says what each disk that may be written holds, as far as this appliance knows.
+	DiskState []DiskState `json:"disk_state"`
 	// NodeKeyID is the RFC 7638 thumbprint of the key of the node agent's certificate; empty before the first join as node.
 	NodeKeyID string      `json:"node_key_id"`
 	Connected *Connection `json:"connected"`
@@ -169,6 +191,57 @@ type Failure struct {
 	Why  string `json:"why"`
 	Next string `json:"next"`
 }
+
+// Cancel says who ended a workflow, and how it ended.
+type Cancel struct {
+	By     string `json:"by"`
+	Reason string `json:"reason"`
+	Since  Time   `json:"since"`
+	// Until bounds the wait for the command in hand.
+	Until Time `json:"until"`
+	// Step is the one that the workflow was at.
+	Step string `json:"step"`
+	// Outcome says how the command in hand ended; empty while it has not.
+	Outcome string `json:"outcome"`
+	Next    string `json:"next"`
+}
+
+// Protection says that no workflow may touch the machine's disks, and who said so.
+type Protection struct {
+	Since Time   `json:"since"`
+	By    string `json:"by"`
+	Why   string `json:"why"`
+}
+
+func (p *Protection) String() string {
+	s := fmt.Sprintf("protected since %s by %s", p.Since, p.By)
+	if p.Why != "" {
+		s += ": " + p.Why
+	}
+	return s
+}
+
+// DiskState is what one disk holds.
+type DiskState struct {
+	Serial string `json:"serial"`
+	// Holds is "unknown", "old data", "partly wiped", "clean", "partly written" or "image NAME".
+	Holds string `json:"holds"`
+	// Since is when that became so, null when this appliance does not know.
+	Since Time   `json:"since"`
+	Why   string `json:"why"`
+}
+
+// What a disk may hold besides "image NAME".
+const (
+	HoldsUnknown       = "unknown"
+	HoldsOldData       = "old data"
+	HoldsPartlyWiped   = "partly wiped"
+	HoldsClean         = "clean"
+	HoldsPartlyWritten = "partly written"
+)
+
+// HoldsImage is what a disk holds after an image was written and read back whole.
+func HoldsImage(name string) string { return "image " + name }
 
 // Connection is the machine's open session.
 type Connection struct {

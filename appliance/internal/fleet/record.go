@@ -1,6 +1,7 @@
 package fleet
 
 import (
+	"fmt"
 	"slices"
 	"time"
 	"unicode"
@@ -42,6 +43,14 @@ type Record struct {
 	Epoch    uint64    `json:"epoch"`
 	Hardware *Hardware `json:"hardware"`
 	Alarms   []Alarm   `json:"alarms"`
+	// Protected is nil unless a person protects the machine.
+	Protected *Protection `json:"protected,omitempty"`
+	// Adopted: it was running before this appliance knew it, and was never provisioned by it.
+	Adopted bool `json:"adopted,omitempty"`
+	// Discovered is when it first joined as an unknown machine; null for a machine that a person enrolled.
+	Discovered Time `json:"discovered,omitzero"`
+	// DiscoveryKeyID is the key of the RAM disk that joined as an unknown machine.
+	DiscoveryKeyID string `json:"discovery_key_id,omitempty"`
 }
 
 // Alarm appends an alarm; the same text again within an hour is the same alarm.
@@ -103,10 +112,49 @@ type Run struct {
 	NodeKeyID    string `json:"node_key_id"`
 	// Resumed lists the steps after which a person let it go on.
 	Resumed []string `json:"resumed"`
+	// Cancel is nil unless a person ended it.
+	Cancel *Cancel `json:"cancel,omitempty"`
+	// Stopped is nil unless everything was stopped and this workflow not resumed; Thawed is when it last was.
+	Stopped *Stop `json:"stopped,omitempty"`
+	Thawed  Time  `json:"thawed,omitzero"`
+	// Disks is what the machine's disks hold; a workflow begins with what the one before left.
+	Disks []DiskState `json:"disks"`
 	// Closed: over, and everything that had to be told to others is told.
 	Closed bool `json:"closed"`
 	// CloseBy ends the telling after the workflow's end.
 	CloseBy Time `json:"close_by"`
+}
+
+// Stop says who stopped everything.
+type Stop struct {
+	By     string `json:"by"`
+	Reason string `json:"reason"`
+	Since  Time   `json:"since"`
+}
+
+func (s *Stop) String() string {
+	out := fmt.Sprintf("everything is stopped since %s by %s", s.Since, s.By)
+	if s.Reason != "" {
+		out += ": " + s.Reason
+	}
+	return out
+}
+
+// Hold notes what a disk holds from now on. What it holds already keeps its time; a disk that the list does not name is added.
+func (r *Run) Hold(now time.Time, serial, holds, why string) {
+	why = Clip(why)
+	for i := range r.Disks {
+		d := &r.Disks[i]
+		if d.Serial != serial {
+			continue
+		}
+		if d.Holds != holds {
+			d.Since = At(now)
+		}
+		d.Holds, d.Why = holds, why
+		return
+	}
+	r.Disks = append(r.Disks, DiskState{Serial: serial, Holds: holds, Since: At(now), Why: why})
 }
 
 // Fact is one observation.

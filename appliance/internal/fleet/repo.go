@@ -22,6 +22,7 @@ const (
 	cursorsPrefix     = "cursors/"
 	eventsPrefix      = "events/"
 	bmcSecretsPrefix  = "secrets/bmc/"
+	stopKey           = "settings/stop"
 )
 
 // updateTries bounds compare-and-swap: more conflicts in a row mean that something writes in circles.
@@ -180,6 +181,42 @@ func (r *Repo) DeleteRun(ctx context.Context, run *Run) error {
 		}
 	}
 	return nil
+}
+
+// Stop returns who stopped everything, nil when nobody did.
+func (r *Repo) Stop(ctx context.Context) (*Stop, error) {
+	s, _, err := load[Stop](ctx, r.store, stopKey)
+	if errors.Is(err, ErrUnknown) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	return &s, nil
+}
+
+// SetStop stores who stopped everything and returns it: the first one, when it was stopped already. Nil lets everything go on.
+func (r *Repo) SetStop(ctx context.Context, s *Stop) (*Stop, error) {
+	for range updateTries {
+		old, rev, err := load[Stop](ctx, r.store, stopKey)
+		switch {
+		case err != nil && !errors.Is(err, ErrUnknown):
+			return nil, err
+		case err == nil && s != nil:
+			return &old, nil
+		case err == nil:
+			err = r.store.Delete(ctx, stopKey, rev)
+		case s == nil:
+			return nil, nil
+		default:
+			_, err = save(ctx, r.store, stopKey, s, 0)
+		}
+		if errors.Is(err, store.ErrConflict) || errors.Is(err, store.ErrNotFound) {
+			continue
+		}
+		return s, err
+	}
+	return nil, fmt.Errorf("update %s: %w %d times in a row", stopKey, store.ErrConflict, updateTries)
 }
 
 // CreateLease writes a new lease.

@@ -13,7 +13,16 @@ func View(r *Record, run *Run) Machine {
 	m := Machine{
 		Name: r.Name, NodeID: r.NodeID, State: MachineNew, MACs: list0(r.MACs), UUID: r.UUID, DiskSerials: list0(r.DiskSerials),
 		BMC: r.BMC, NodeKeyID: r.NodeKeyID, Connected: r.Connected, Hardware: r.Hardware, Workflows: r.Workflows,
-		Alarms: list0(r.Alarms),
+		Alarms: list0(r.Alarms), Protected: r.Protected, DiskState: diskState(r, run),
+	}
+	switch {
+	case run != nil:
+	case !r.Discovered.IsZero():
+		m.State = MachineDiscovered
+		m.Waiting = &Waiting{For: "a person to enrol it: nothing is ever done to a machine that is nobody's", Since: r.Discovered,
+			Next: "firstlight machine add NAME --from " + r.Name + " --disk-serial SERIAL and its controller, or leave it"}
+	case r.Adopted:
+		m.State = MachineAdopted
 	}
 	if run == nil {
 		return m
@@ -24,7 +33,7 @@ func View(r *Record, run *Run) Machine {
 	for i := range w.Steps {
 		w.Steps[i].Commands = list0(w.Steps[i].Commands)
 	}
-	m.Workflow, m.Image, m.Failure = &w, w.Image, run.Failure
+	m.Workflow, m.Image, m.Failure, m.Cancel = &w, w.Image, run.Failure, run.Cancel
 	switch w.State {
 	case WorkflowRunning:
 		m.State = MachineProvisioning
@@ -34,6 +43,10 @@ func View(r *Record, run *Run) Machine {
 		m.State = MachineActive
 	case WorkflowFailed:
 		m.State = MachineFailed
+	case WorkflowCancelling:
+		m.State = MachineCancelling
+	case WorkflowCancelled:
+		m.State = MachineCancelled
 	}
 	if w.State.Open() {
 		if s := run.Current(); s != nil {
@@ -41,6 +54,21 @@ func View(r *Record, run *Run) Machine {
 		}
 	}
 	return m
+}
+
+// diskState is the newest workflow's, and of disks that no workflow knew that this appliance never wrote to them.
+func diskState(r *Record, run *Run) []DiskState {
+	out := []DiskState{}
+	for _, s := range r.DiskSerials {
+		d := DiskState{Serial: s, Holds: HoldsUnknown, Why: "this appliance never wrote to it"}
+		if run != nil {
+			if i := slices.IndexFunc(run.Disks, func(d DiskState) bool { return d.Serial == s }); i >= 0 {
+				d = run.Disks[i]
+			}
+		}
+		out = append(out, d)
+	}
+	return out
 }
 
 func list0[T any](in []T) []T {

@@ -5,6 +5,7 @@
 package planner
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -29,6 +30,13 @@ const (
 	KexecDeadline     = 10 * time.Minute
 	NodeJoinDeadline  = 15 * time.Minute
 	ActiveDeadline    = 5 * time.Minute
+)
+
+var (
+	// ErrProtected: the machine's disks are protected.
+	ErrProtected = errors.New("machine is protected")
+	// ErrNotEnrolled: the machine was discovered and belongs to nobody yet.
+	ErrNotEnrolled = errors.New("machine is not enrolled")
 )
 
 // diagLevel is dcgmi's -r: the quick one, as part of every provisioning.
@@ -142,6 +150,12 @@ func check(in Input) error {
 		return fmt.Errorf("plan machine %q: "+format, append([]any{m.Name}, args...)...)
 	}
 	switch {
+	case m.Protected != nil:
+		return bad("%w: it is %s", ErrProtected, m.Protected)
+	case !m.Discovered.IsZero():
+		return bad("%w", ErrNotEnrolled)
+	case m.BMC.URL == "":
+		return bad("its record names no management controller: correct the record")
 	case len(m.MACs) == 0:
 		return bad("its record has no MAC")
 	case len(m.DiskSerials) == 0:

@@ -1,0 +1,174 @@
+package executor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"firstlight/appliance/internal/fleet"
+	"firstlight/gateway-client/ident"
+)
+
+// cancelWait bounds how long a cancelled workflow waits for the command in hand to end.
+const cancelWait = 2 * time.Minute
+
+// ErrNothingToCancel: the machine has no open workflow.
+var ErrNothingToCancel = errors.New("nothing to cancel: no workflow is open")
+
+// Cancel ends a machine's open workflow: no command is begun any more, the one in hand is told to stop, and the site closes the
+// boot. It returns once the workflow is over, which is after cancelWait at the latest. Cancelling twice is cancelling once.
+func (e *Executor) Cancel(ctx context.Context, machine, by, reason string) error {
+	rec, err := e.cfg.Fleet.Machine(ctx, machine)
+	if err != nil {
+		return fmt.Errorf("cancel: %w", err)
+	}
+	e.mu.Lock()
+	w := e.workers[rec.Workflow]
+	e.mu.Unlock()
+	err = e.Post(ctx, rec.Workflow, Cancelled{By: by, Reason: reason})
+	if errors.Is(err, ErrNotOpen) {
+		return fmt.Errorf("cancel %q: %w", machine, ErrNothingToCancel)
+	}
+	if err != nil || w == nil {
+		return err
+	}
+	select {
+	case <-w.over:
+		return nil
+	case <-w.done:
+		if w.run.State.Open() {
+			return fmt.Errorf("cancel %q: ordered, and not over yet: %w", machine, ErrStopped)
+		}
+		return nil
+	case <-ctx.Done():
+		return fmt.Errorf("cancel %q: ordered, and not over yet: %w", machine, ctx.Err())
+	}
+}
+
+// cancel begins the end. What no agent has in hand is over at once.
+func (f *flow) cancel(c Cancelled) error {
+	if f.run.Cancel != nil {
+		return nil
+	}
+	s := f.run.Current()
+	if s == nil {
+		return ErrNotOpen
+	}
+	f.run.Cancel = &fleet.Cancel{By: fleet.Clip(c.By), Reason: fleet.Clip(c.Reason), Since: fleet.At(f.now),
+		Until: fleet.At(f.now.Add(cancelWait)), Step: s.Name, Next: "begin again with firstlight provision when you want: it wipes the disks first"}
+	f.run.State = fleet.WorkflowCancelling
+	return nil
+}
+
+// inHand returns the step's command that its agent may be at, nil when there is none.
+func (f *flow) inHand(s *fleet.Step) *fleet.Command {
+	for i := range s.Commands {
+		if c := &s.Commands[i]; !f.run.Sent[c.ID].Background && !c.State.Ended() {
+			return c
+		}
+	}
+	return nil
+}
+
+// cancelled ends a cancelled workflow once nothing is in hand, or once that was waited for long enough.
+func (f *flow) cancelled() {
+	s, x := f.run.Step(f.run.Cancel.Step), f.run.Cancel
+	c := f.inHand(s)
+	if c != nil && c.State == fleet.CommandPending && f.unsent(c) {
+		c.State, c.Ended, c.Message = fleet.CommandCancelled, fleet.At(f.now), "it was never sent"
+		c = nil
+	}
+	until := f.cancelBy()
+	switch {
+	case c != nil && f.now.Before(until):
+		s.Waiting = &fleet.Waiting{For: fmt.Sprintf("the %s agent to stop %s, as %s ordered", f.run.Sent[c.ID].Role, c.Kind, x.By), Since: x.Since,
+			Until: fleet.At(until), Next: "wait; when the agent does not answer by then the workflow ends all the same"}
+		return
+	case c != nil:
+		x.Outcome = fmt.Sprintf("the %s agent did not say within %s that %s ended: it may still be at it", f.run.Sent[c.ID].Role, f.now.Sub(x.Since.Time).Round(time.Second), c.Kind)
+		x.Next = "switch the machine off, so that nothing goes on there; then begin again with firstlight provision when you want: it wipes the disks first"
+		f.doubt(c)
+	default:
+		x.Outcome = ended(s)
+	}
+	at := fleet.At(f.now)
+	why := "cancelled by " + x.By
+	if x.Reason != "" {
+		why += ": " + x.Reason
+	}
+	after := false
+	for i := range f.run.Steps {
+		t := &f.run.Steps[i]
+		t.Waiting = nil
+		switch {
+		case t.Name == s.Name:
+			after = true
+			t.State, t.Why, t.End = fleet.StepCancelled, fleet.Clip(why), at
+			if t.Start.IsZero() {
+				t.Start = at
+			}
+		case after:
+			t.State, t.Why = fleet.StepSkipped, "not reached: cancelled at step "+s.Name
+		}
+	}
+	f.over(fleet.WorkflowCancelled)
+}
+
+// cancelBy is when the wait for the command in hand is over: agents get time to come back after a start of the appliance.
+func (f *flow) cancelBy() time.Time {
+	if t := f.run.Cancel.Until.Time; !t.Before(f.notBefore) {
+		return t
+	}
+	return f.notBefore
+}
+
+// ended says how the step's last command ended.
+func ended(s *fleet.Step) string {
+	if len(s.Commands) == 0 {
+		return "no command was in hand at step " + s.Name
+	}
+	c := s.Commands[len(s.Commands)-1]
+	out := fmt.Sprintf("%s %s", c.Kind, c.State)
+	if c.Message != "" {
+		out += ": " + c.Message
+	}
+	return fleet.Clip(out)
+}
+
+// untold are the commands in hand whose agents do not know yet that the workflow is cancelled.
+func (w *worker) untold() []*fleet.Command {
+	var out []*fleet.Command
+	s := w.run.Step(w.run.Cancel.Step)
+	for i := range s.Commands {
+		if c := &s.Commands[i]; !c.State.Ended() && !w.run.Sent[c.ID].Background && !w.told[c.ID] {
+			out = append(out, c)
+		}
+	}
+	return out
+}
+
+// stopCommands tells agents to stop what a cancelled workflow has in their hands: once per session.
+func (w *worker) stopCommands() {
+	if w.run.State != fleet.WorkflowCancelling {
+		return
+	}
+	now := w.e.cfg.Now()
+	for _, c := range w.untold() {
+		sent := w.run.Sent[c.ID]
+		if now.Before(w.again[c.ID]) {
+			continue
+		}
+		role, err := ident.ParseRole(sent.Role)
+		if err == nil {
+			err = w.e.cfg.Sender.Cancel(ident.NodeID(sent.Node), role, c.ID, strings.TrimSpace("cancelled by "+w.run.Cancel.By+" "+w.run.Cancel.Reason))
+		}
+		if err != nil {
+			w.again[c.ID] = now.Add(resendAfter)
+			w.e.cfg.Log.Debug("cancel command", "kind", c.Kind, "command", c.ID, "err", err)
+			continue
+		}
+		w.told[c.ID] = true
+	}
+}
