@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"log/slog"
 	"net"
@@ -201,7 +202,7 @@ func (r *rig) get(url string) (int, []byte) {
 
 func (r *rig) tftp(name string) ([]byte, error) {
 	r.t.Helper()
-	c, err := tftp.NewClient(r.running.tftp.LocalAddr().String())
+	c, err := tftp.NewClient(fmt.Sprintf("127.0.0.1:%d", r.running.tftp.Port()))
 	must(r.t, err)
 	from, err := c.Receive(name, "octet")
 	if err != nil {

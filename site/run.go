@@ -38,7 +38,7 @@ type running struct {
 	blobs     *os.Root
 	leases    *lease.Table
 	dhcp, pxe *net.UDPConn
-	tftp      *net.UDPConn
+	tftp      *netif.Packets
 	http      net.Listener
 	boots     *boots
 	close     []func() error
@@ -104,7 +104,6 @@ func (r *running) listen(ctx context.Context) error {
 		// Broadcasts only reach a socket that is bound to no address.
 		{&r.dhcp, netip.AddrPortFrom(netip.IPv4Unspecified(), p.dhcp)},
 		{&r.pxe, netip.AddrPortFrom(netip.IPv4Unspecified(), p.pxe)},
-		{&r.tftp, netip.AddrPortFrom(cfg.Address, p.tftp)},
 	} {
 		var err error
 		if *s.conn, err = netif.ListenUDP(ctx, cfg.Interface, s.at); err != nil {
@@ -112,6 +111,11 @@ func (r *running) listen(ctx context.Context) error {
 		}
 		r.close = append(r.close, (*s.conn).Close)
 	}
+	var err error
+	if r.tftp, err = netif.ListenAll(ctx, cfg.Interface, p.tftp); err != nil {
+		return err
+	}
+	r.close = append(r.close, r.tftp.Close)
 	l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", cfg.HTTPListen)
 	if err != nil {
 		return fmt.Errorf("listen for boot http: %w", err)
@@ -138,7 +142,7 @@ func (r *running) run(ctx context.Context) error {
 	proxy := proxydhcp.New(proxydhcp.Config{Address: cfg.Address, Index: r.host.nic.Index, Offers: r.a.ports.offers, Boots: r.boots, Log: cfg.Log})
 	g.Go(func() error { return proxy.Serve(ctx, r.dhcp, proxydhcp.PortDHCP) })
 	g.Go(func() error { return proxy.Serve(ctx, r.pxe, proxydhcp.PortPXE) })
-	files := tftp.New(tftp.Config{Root: r.firmware, MTU: r.host.nic.MTU, Events: tftpEvents{r.boots}, Log: cfg.Log})
+	files := tftp.New(tftp.Config{Root: r.firmware, Interface: cfg.Interface, MTU: r.host.nic.MTU, Events: tftpEvents{r.boots}, Log: cfg.Log})
 	g.Go(func() error { return files.Serve(ctx, r.tftp) })
 	g.Go(func() error {
 		return httpboot.Serve(ctx, r.http, httpboot.Config{RAMDisk: r.ramdisk, Blobs: r.blobs, Boots: r.boots, Log: cfg.Log})

@@ -9,9 +9,6 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
-	"syscall"
-
-	"golang.org/x/sys/unix"
 )
 
 // Info is what boot services need to know of an interface.
@@ -45,18 +42,7 @@ func Lookup(name string, address netip.Addr) (Info, error) {
 // ListenUDP opens a UDP socket that receives and sends on the named interface only, broadcasts included. Port 0 takes a free one.
 // From the first packet on, the kernel says with each by which interface and to which address it came.
 func ListenUDP(ctx context.Context, name string, at netip.AddrPort) (*net.UDPConn, error) {
-	bind := net.ListenConfig{Control: func(_, _ string, c syscall.RawConn) error {
-		var err error
-		if cerr := c.Control(func(fd uintptr) {
-			if err = unix.BindToDevice(int(fd), name); err == nil {
-				err = unix.SetsockoptInt(int(fd), unix.IPPROTO_IP, unix.IP_PKTINFO, 1)
-			}
-		}); cerr != nil {
-			return cerr
-		}
-		return err
-	}}
-	c, err := bind.ListenPacket(ctx, "udp4", at.String())
+	c, err := (&net.ListenConfig{Control: bind(name)}).ListenPacket(ctx, "udp4", at.String())
 	if err != nil {
 		return nil, fmt.Errorf("listen on %s, interface %s: %w", at, name, err)
 	}

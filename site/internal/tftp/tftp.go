@@ -1,40 +1,46 @@
-// Package tftp serves the first-stage boot files of one directory, read only, around github.com/pin/tftp.
+// Package tftp serves the first-stage boot files of one directory, read only.
 //
 // It is for the site agent. It opens nothing outside its root, takes no writes, keeps no caches, and tells its Events what each
 // machine fetched. A name may begin with "t/<token>/", which names the boot that the transfer belongs to and no directory.
+//
+// It is written here because no library at hand does all that boot ROMs need: an answer to every request, from the address that
+// was asked, RFC error codes, blocks below 512 bytes, one resend per timeout whatever is repeated (RFC 1123, section 4.2.3.1), and
+// places that a flood of unanswered requests cannot hold. It speaks RFC 1350 in mode octet with the options of RFC 2347 to 2349,
+// and grants a window of one block (RFC 7440). packet.go is the codec, sender.go the transfer without I/O, transfer.go its loop,
+// slots.go the places.
 package tftp
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"log/slog"
-	"net"
 	"net/netip"
 	"os"
-	"regexp"
 	"strings"
+	"sync"
+	"syscall"
 	"time"
 
-	"github.com/pin/tftp/v3"
+	"golang.org/x/time/rate"
+
+	"firstlight/site/internal/netif"
 )
 
 const (
 	// MaxName bounds a file name in bytes.
 	MaxName = 255
-	// MaxFile bounds a file in bytes: it is held in memory while it travels.
-	MaxFile = 32 << 20
+	// MaxFile bounds a file in bytes.
+	MaxFile = 1 << 30
 	// DefaultMaxBlock is the largest block that fits an Ethernet packet: 1,500 less headers.
 	DefaultMaxBlock = 1468
-	// headers are IPv4, UDP and TFTP's own.
-	headers = 20 + 8 + 4
-	// A block is sent at most 1+retries times, each waiting timeout and then a little longer.
-	timeout, retries, backoff = time.Second, 5, 250 * time.Millisecond
-	// drain is how long Serve waits for transfers when it ends.
-	drain = 3 * time.Second
+	// headers4 are IPv4, UDP and TFTP's own; headers6 are with IPv6.
+	headers4, headers6 = 20 + 8 + 4, 40 + 8 + 4
+	// maxReadErrors is how many reads in a row may fail before Serve gives up.
+	maxReadErrors = 16
+	// logEvery and logBurst bound what the segment can write into the log.
+	logEvery, logBurst = time.Second, 60
 )
 
 // Transfer is one file on its way to one client.
@@ -42,9 +48,11 @@ type Transfer struct {
 	// Token names the boot; empty when the name had none.
 	Token string
 	// File is the cleaned name without the token; empty for a name that was refused.
-	File   string
+	File string
+	// Client's address is an IPv4 one, or an IPv6 one with its zone where it is link-local.
 	Client netip.AddrPort
-	Bytes  int64
+	// Bytes that the client has acknowledged.
+	Bytes int64
 }
 
 // Events hears what became of transfers. It is called from many goroutines.
@@ -52,25 +60,30 @@ type Events interface {
 	// Served is called once the client has acknowledged the last block.
 	Served(Transfer)
 	// Failed is called when a transfer did not reach its end, with the reason in words; not for a client that only asked for
-	// the size, nor for a transfer that the same client has begun anew.
+	// the size, nor for a transfer that the same client has begun anew, nor for one that never began and lost its place.
 	Failed(t Transfer, reason string)
 }
 
 // Config is what a server needs.
 type Config struct {
 	Root *os.Root
+	// Interface is where transfers leave.
+	Interface string
 	// MTU of the interface, in bytes.
 	MTU int
 	// MaxBlock caps the block size whatever the MTU; 0 is DefaultMaxBlock.
 	MaxBlock int
-	Events   Events
-	Log      *slog.Logger
+	// Timeout is how long the first copy of a packet waits, where the client has no wish; 0 is DefaultTimeout.
+	Timeout time.Duration
+	Events  Events
+	Log     *slog.Logger
 }
 
 // Server serves files. Make it with New.
 type Server struct {
 	cfg   Config
 	slots *slots
+	logs  *rate.Limiter
 }
 
 // New returns a server; Serve runs it.
@@ -78,102 +91,168 @@ func New(cfg Config) *Server {
 	if cfg.MaxBlock == 0 {
 		cfg.MaxBlock = DefaultMaxBlock
 	}
-	return &Server{cfg: cfg, slots: newSlots()}
+	if cfg.Timeout == 0 {
+		cfg.Timeout = DefaultTimeout
+	}
+	return &Server{cfg: cfg, slots: newSlots(), logs: rate.NewLimiter(rate.Every(logEvery), logBurst)}
 }
 
-// Serve answers requests on conn until ctx ends; it closes conn.
-func (s *Server) Serve(ctx context.Context, conn *net.UDPConn) error {
-	srv := tftp.NewServer(func(name string, rf io.ReaderFrom) error { return s.read(ctx, name, rf) }, nil)
-	srv.SetTimeout(timeout)
-	srv.SetRetries(retries)
-	srv.SetBackoff(func(n int) time.Duration { return time.Duration(n) * backoff })
-	srv.SetBlockSize(min(s.cfg.MaxBlock, s.cfg.MTU-headers))
-	ended := make(chan error, 1)
-	go func() { ended <- srv.Serve(conn) }()
-	select {
-	case err := <-ended:
-		conn.Close()
-		return fmt.Errorf("serve tftp: %w", errors.Join(err, errors.New("the server ended")))
-	case <-ctx.Done():
+// Serve answers requests on conn until ctx ends (nil), and ends the transfers with it; it closes conn.
+func (s *Server) Serve(ctx context.Context, conn *netif.Packets) error {
+	stop := context.AfterFunc(ctx, func() { conn.Close() })
+	defer stop()
+	defer conn.Close()
+	var transfers sync.WaitGroup
+	defer transfers.Wait()
+	life, end := context.WithCancel(ctx)
+	defer end()
+	b := make([]byte, maxRequest)
+	failures := 0
+	for {
+		n, from, to, err := conn.Read(b)
+		if ctx.Err() != nil {
+			return nil
+		}
+		if err != nil {
+			if failures++; failures >= maxReadErrors {
+				return fmt.Errorf("serve tftp: %w", err)
+			}
+			continue
+		}
+		failures = 0
+		if code, text := s.request(life, &transfers, b[:n], from, to); text != "" {
+			conn.Reply(encodeError(code, text), to, from)
+		}
 	}
-	gone := make(chan struct{})
-	go func() { srv.Shutdown(); close(gone) }()
-	select {
-	case <-gone:
-	case <-time.After(drain):
-	}
-	return nil
 }
 
 // What a client is told. It never holds a path.
-var (
-	errName    = errors.New("file name is not allowed")
-	errMissing = errors.New("file not found")
-	errBusy    = errors.New("too many transfers")
-)
+var errName = errors.New("file name is not allowed")
 
-// read serves one read request; its error goes to the client as ERROR 1.
-func (s *Server) read(ctx context.Context, raw string, rf io.ReaderFrom) error {
-	out := rf.(tftp.OutgoingTransfer)
-	remote := out.RemoteAddr()
-	t := Transfer{Client: remote.AddrPort()}
-	var err error
-	if t.Token, t.File, err = ParseName(raw); err != nil {
-		s.fail(t, "the name that the machine asked for is not allowed")
-		return errName
+// request begins a transfer, or returns the error that the client gets; no text is no answer.
+func (s *Server) request(ctx context.Context, transfers *sync.WaitGroup, b []byte, from netip.AddrPort, to netip.Addr) (code uint16, text string) {
+	// An answer to what was sent to everybody would have no address to come from; one to port 0 nowhere to go.
+	if !to.IsValid() || to.IsMulticast() || to == broadcast || to.IsUnspecified() || from.Port() == 0 {
+		return 0, ""
 	}
-	done, ok := s.slots.take(t)
-	if !ok {
-		s.fail(t, errBusy.Error())
-		return errBusy
-	}
-	content, err := s.load(t.File)
-	if err != nil {
-		done()
-		s.fail(t, err.Error())
-		return errMissing
-	}
-	out.SetSize(int64(len(content)))
-	t.Bytes, err = rf.ReadFrom(&reader{ctx: ctx, r: bytes.NewReader(content)})
-	newest := done()
+	r, err := parseRequest(b)
+	t := Transfer{Client: from}
 	switch {
-	case err == nil:
-		s.cfg.Events.Served(t)
-	case probe.MatchString(err.Error()) || !newest || ctx.Err() != nil:
-		s.cfg.Log.Debug("tftp transfer ended early", "file", t.File, "client", t.Client.String(), "error", err)
-	default:
-		s.fail(t, fmt.Sprintf("the transfer stopped after %d of %d bytes: %v", t.Bytes, len(content), err))
+	case err != nil && len(r.name) > MaxName:
+		s.fail(t, "the name that the machine asked for is too long")
+		return codeAccess, errName.Error()
+	case err != nil && r.name != "":
+		return codeIllegal, errRequest.Error()
+	case err != nil:
+		return 0, ""
+	case r.op == opWrite:
+		s.fail(t, "the machine wanted to write a file")
+		return codeAccess, "this server takes no files"
+	case !strings.EqualFold(r.mode, "octet"):
+		s.fail(t, fmt.Sprintf("the machine asked for mode %.16q", r.mode))
+		return codeUndefined, "only mode octet is served"
 	}
-	return nil
+	if t.Token, t.File, err = ParseName(r.name); err != nil {
+		s.fail(t, "the name that the machine asked for is not allowed")
+		return codeAccess, errName.Error()
+	}
+	f, size, err := s.open(t.File)
+	if err != nil {
+		s.fail(t, err.Error())
+		return codeNotFound, "file not found"
+	}
+	if text := s.begin(ctx, transfers, t, r, f, size, to); text != "" {
+		f.Close()
+		return codeUndefined, text
+	}
+	return 0, ""
 }
 
-// probe is how the library says that a client took the size from the OACK and hung up, as EDK2 does (RFC 2347). Codes 0 and 8
-// are both in use for it.
-var probe = regexp.MustCompile(`^sending block 0: code=(0|8), `)
+var broadcast = netip.AddrFrom4([4]byte{255, 255, 255, 255})
+
+// begin starts the transfer of f, which is the transfer's from then on; otherwise it returns what the client is told.
+func (s *Server) begin(ctx context.Context, transfers *sync.WaitGroup, t Transfer, r request, f *os.File, size int64, to netip.Addr) string {
+	ctx, evict := context.WithCancelCause(ctx)
+	place, v := s.slots.take(t, func() { evict(errEvicted) })
+	switch v {
+	case busy:
+		evict(nil)
+		s.fail(t, "there are too many transfers")
+		return "too many transfers"
+	case repeated:
+		evict(nil)
+		f.Close()
+		return ""
+	}
+	conn, err := netif.DialUDP(ctx, s.cfg.Interface, to, t.Client)
+	if err != nil {
+		evict(nil)
+		s.slots.give(place)
+		s.note("tftp transfer not begun", t, err.Error())
+		return "the server cannot answer"
+	}
+	headers := headers4
+	if to.Is6() {
+		headers = headers6
+	}
+	agreed := agree(r.options, size, min(s.cfg.MaxBlock, s.cfg.MTU-headers))
+	timeout := s.cfg.Timeout
+	if agreed.timeout > 0 {
+		timeout = agreed.timeout
+	}
+	transfers.Go(func() {
+		defer evict(nil)
+		defer f.Close()
+		defer conn.Close()
+		snd := newSender(f, size, agreed)
+		result, err := drive(ctx, conn, snd, timeout, func() { s.slots.moved(place) })
+		t.Bytes = snd.acked()
+		s.ended(ctx, place, t, size, result, err)
+	})
+	return ""
+}
+
+// ended tells what became of a transfer.
+func (s *Server) ended(ctx context.Context, place *slot, t Transfer, size int64, result outcome, err error) {
+	matters := s.slots.give(place)
+	switch {
+	case result == finished:
+		t.Bytes = size
+		s.cfg.Events.Served(t)
+	case result == probed || !matters || ctx.Err() != nil:
+		s.cfg.Log.Debug("tftp transfer ended early", "file", t.File, "client", t.Client.String(), "error", err)
+	default:
+		s.fail(t, fmt.Sprintf("the transfer stopped after %d of %d bytes: %v", t.Bytes, size, err))
+	}
+}
 
 func (s *Server) fail(t Transfer, reason string) {
-	s.cfg.Log.Warn("tftp transfer failed", "file", t.File, "client", t.Client.String(), "reason", reason)
+	s.note("tftp transfer failed", t, reason)
 	s.cfg.Events.Failed(t, reason)
 }
 
-func (s *Server) load(name string) ([]byte, error) {
-	f, err := s.cfg.Root.Open(name)
+func (s *Server) note(what string, t Transfer, reason string) {
+	if s.logs.Allow() {
+		s.cfg.Log.Warn(what, "file", t.File, "client", t.Client.String(), "reason", reason)
+	}
+}
+
+// open opens a file of the root. Its errors are for people and hold no path but the name that was asked for.
+func (s *Server) open(name string) (*os.File, int64, error) {
+	// Without blocking: a named pipe must not hold the service.
+	f, err := s.cfg.Root.OpenFile(name, os.O_RDONLY|syscall.O_NONBLOCK, 0)
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, fmt.Errorf("file %s is missing in the firmware directory", name)
+		return nil, 0, fmt.Errorf("file %s is missing in the firmware directory", name)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("file %s cannot be opened in the firmware directory", name)
+		return nil, 0, fmt.Errorf("file %s cannot be opened in the firmware directory", name)
 	}
-	defer f.Close()
 	info, err := f.Stat()
 	if err != nil || !info.Mode().IsRegular() || info.Size() > MaxFile {
-		return nil, fmt.Errorf("file %s is no regular file of at most %d bytes", name, MaxFile)
+		f.Close()
+		return nil, 0, fmt.Errorf("file %s is no regular file of at most %d bytes", name, MaxFile)
 	}
-	b, err := io.ReadAll(io.LimitReader(f, MaxFile))
-	if err != nil {
-		return nil, fmt.Errorf("file %s cannot be read", name)
-	}
-	return b, nil
+	return f, info.Size(), nil
 }
 
 // ParseName cleans a name from the wire: '/' and '\' separate, empty parts and "." mean nothing. Control characters, ':' (drive
@@ -199,17 +278,4 @@ func ParseName(raw string) (token, file string, err error) {
 		return "", "", errName
 	}
 	return token, strings.Join(parts, "/"), nil
-}
-
-// reader ends with the context, so that a transfer does not outlive the agent by more than a block.
-type reader struct {
-	ctx context.Context
-	r   io.Reader
-}
-
-func (r *reader) Read(p []byte) (int, error) {
-	if err := r.ctx.Err(); err != nil {
-		return 0, errors.New("server stops")
-	}
-	return r.r.Read(p)
 }
