@@ -36,6 +36,28 @@ type System interface {
 	Open(d Disk) (Device, error)
 }
 
+// Source is the content of one disk, open for reading only. Reads past the page cache want what Device says.
+type Source interface {
+	io.ReaderAt
+	io.Closer
+}
+
+// Reader is a System whose disks can also be looked at, those that may never be written too, while others hold them.
+type Reader interface {
+	OpenRead(d Disk) (Source, error)
+}
+
+// Unaligned reads through buffers that fit direct I/O: offsets and lengths stay multiples of the logical block.
+type Unaligned struct{ R io.ReaderAt }
+
+// ReadAt reads.
+func (u Unaligned) ReadAt(p []byte, off int64) (int, error) {
+	b := Buffer(len(p))
+	n, err := u.R.ReadAt(b, off)
+	copy(p, b[:n])
+	return n, err
+}
+
 // Claimed is a disk that was chosen by a selector and is held open. Its first write is preceded by a check that the open handle
 // is still that disk; when it is not, nothing is ever written.
 type Claimed struct {

@@ -19,7 +19,10 @@ func (n Number) String() string { return fmt.Sprintf("%d:%d", n.Major, n.Minor) 
 type Disk struct {
 	// Name is the kernel's name, such as "sda". For people only: it changes from boot to boot.
 	Name string
-	Dev  Number
+	// Address is where a technician finds the disk: its PCI function and, behind a controller with several ports, the port, such as
+	// "PCI 0000:00:1f.2 ata1 0:0:0:0". Empty where sysfs does not tell. It is no identity: cables are moved.
+	Address string
+	Dev     Number
 	// Sequence is the kernel's diskseq: never the same for two devices in one boot. 0 where the kernel has none.
 	Sequence uint64
 	// Serial and WWN are empty when the device gives none; an id of zeroes counts as none.
@@ -67,6 +70,9 @@ func (d Disk) String() string {
 	detail = append(detail, Bytes(d.Size))
 	if d.Transport != "" {
 		detail = append(detail, d.Transport)
+	}
+	if d.Address != "" {
+		detail = append(detail, "at "+d.Address)
 	}
 	if d.Name != "" {
 		detail = append(detail, "now called "+d.Name)

@@ -52,11 +52,41 @@ func (l Linux) Open(d Disk) (Device, error) {
 	return l.open(d.Name)
 }
 
-func (l Linux) open(name string) (Device, error) {
-	if name == "" || name != filepath.Base(name) {
-		return nil, fmt.Errorf("device name %q is not a plain name", name)
+// OpenRead opens the whole disk for reading, past the page cache, whoever else holds it; it makes sure that the node is d's.
+func (l Linux) OpenRead(d Disk) (Source, error) {
+	l = l.defaults()
+	path, err := l.node(d.Name)
+	if err != nil {
+		return nil, err
 	}
-	path := filepath.Join(l.Dev, strings.ReplaceAll(name, "!", "/"))
+	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_DIRECT|unix.O_CLOEXEC|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
+	if err != nil {
+		return nil, err
+	}
+	dev := &linuxDevice{fd: fd, sys: os.DirFS(l.Sys)}
+	now, err := dev.Identify()
+	if err == nil && same(d, now) != "" {
+		err = fmt.Errorf("%w: %s", ErrDiffers, same(d, now))
+	}
+	if err != nil {
+		unix.Close(fd)
+		return nil, err
+	}
+	return dev, nil
+}
+
+func (l Linux) node(name string) (string, error) {
+	if name == "" || name != filepath.Base(name) {
+		return "", fmt.Errorf("device name %q is not a plain name", name)
+	}
+	return filepath.Join(l.Dev, strings.ReplaceAll(name, "!", "/")), nil
+}
+
+func (l Linux) open(name string) (Device, error) {
+	path, err := l.node(name)
+	if err != nil {
+		return nil, err
+	}
 	fd, err := unix.Open(path, unix.O_RDWR|unix.O_EXCL|unix.O_DIRECT|unix.O_CLOEXEC|unix.O_NOFOLLOW, 0)
 	if errors.Is(err, unix.EBUSY) {
 		d := Read(os.DirFS(l.Sys), "block/"+name, usage(os.DirFS(l.Proc)))

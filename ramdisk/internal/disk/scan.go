@@ -63,6 +63,7 @@ func Read(sys fs.FS, dir string, used Usage) Disk {
 	d.Rotational = a.text("queue/rotational") == "1"
 	d.Discards = a.text("queue/discard_max_bytes") != "" && a.text("queue/discard_max_bytes") != "0"
 	d.Transport = a.transport()
+	d.Address = a.address()
 	a.identify(&d)
 	d.Partitions = a.partitions()
 	d.Excluded = a.excluded(d, sizeErr, used)
@@ -148,6 +149,35 @@ func (a attrs) transport() string {
 	return ""
 }
 
+var (
+	rePCI  = regexp.MustCompile(`^[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]$`)
+	rePort = regexp.MustCompile(`^(ata[0-9]+|[0-9]+-[0-9.]+|[0-9]+:[0-9]+:[0-9]+:[0-9]+)$`)
+)
+
+// address is the PCI function nearest to the disk and the ports behind it, from the device's path; for NVMe, whose namespaces may
+// lie in a folder of no bus, what its controller says.
+func (a attrs) address() string {
+	target, err := fs.ReadLink(a.sys, a.dir)
+	if err != nil {
+		target = a.dir
+	}
+	var out []string
+	for _, part := range strings.Split(target, "/") {
+		switch {
+		case rePCI.MatchString(part):
+			out = []string{"PCI " + part}
+		case rePort.MatchString(part):
+			out = append(out, part)
+		}
+	}
+	if len(out) == 0 {
+		if c := a.text("device/address"); rePCI.MatchString(c) {
+			out = []string{"PCI " + c}
+		}
+	}
+	return strings.Join(out, " ")
+}
+
 func (a attrs) identify(d *Disk) {
 	d.Model = a.text("device/model")
 	switch {
@@ -209,6 +239,11 @@ func names(ps []Partition) []string {
 }
 
 var reDisk = regexp.MustCompile(`^(nvme[0-9]+n[0-9]+|sd[a-z]+|vd[a-z]+)$`)
+
+// Kind says whether the device is a disk by its driver, be it one that may be written or not: no memory, no loop, no composed device.
+func (d Disk) Kind() bool { return reDisk.MatchString(d.Name) || reCard.MatchString(d.Name) }
+
+var reCard = regexp.MustCompile(`^mmcblk[0-9]+$`)
 
 // kinds says what a device is by the name that its driver gives; first match wins. Anything unknown is no disk either.
 var kinds = []struct{ prefix, reason string }{

@@ -80,7 +80,7 @@ func Select(disks []Disk, s Selector) (Disk, error) {
 
 // names says whether d has the serial or the WWN of s.
 func (s Selector) names(d Disk) bool {
-	return (!absent(s.Serial) && strings.TrimSpace(s.Serial) == d.Serial) || sameWWN(s.WWN, d.WWN)
+	return (!absent(s.Serial) && sameSerial(s.Serial, d.Serial)) || sameWWN(s.WWN, d.WWN)
 }
 
 // differs says in which set fields d is not what s says; empty when it fits.
@@ -91,7 +91,7 @@ func (s Selector) differs(d Disk) string {
 			out = append(out, fmt.Sprintf("%s should be %v, is %v", what, want, got))
 		}
 	}
-	add(s.Serial != "" && strings.TrimSpace(s.Serial) != d.Serial, "serial", s.Serial, orNone(d.Serial))
+	add(s.Serial != "" && !sameSerial(s.Serial, d.Serial), "serial", s.Serial, orNone(d.Serial))
 	add(s.WWN != "" && !sameWWN(s.WWN, d.WWN), "WWN", s.WWN, orNone(d.WWN))
 	add(s.Model != "" && strings.TrimSpace(s.Model) != d.Model, "model", s.Model, orNone(d.Model))
 	add(s.Size != 0 && s.Size != d.Size, "size", s.Size, d.Size)
@@ -108,13 +108,17 @@ func (s Selector) tellsApart(chosen Disk, named []Disk) bool {
 		}
 		strong := (s.Namespace != 0 && d.Namespace != s.Namespace) ||
 			(s.WWN != "" && !sameWWN(s.WWN, d.WWN)) ||
-			(s.Serial != "" && strings.TrimSpace(s.Serial) != d.Serial)
+			(s.Serial != "" && !sameSerial(s.Serial, d.Serial))
 		if !strong {
 			return false
 		}
 	}
 	return true
 }
+
+// sameSerial compares serial numbers exactly, but for the spaces with which devices and people pad them. Case, zeroes and spaces
+// inside count: "S1" is neither "S10" nor "s1" nor "S 1".
+func sameSerial(a, b string) bool { return strings.TrimSpace(a) == strings.TrimSpace(b) }
 
 func orNone(s string) string {
 	if s == "" {

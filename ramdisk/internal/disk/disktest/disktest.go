@@ -54,6 +54,11 @@ type Disk struct {
 	gone     bool
 	rereads  int
 	busy     int
+	// life counts crashes: handles of an earlier life are dead.
+	life int
+	// stable is what the medium holds for certain; nil for a disk without a write cache.
+	stable []byte
+	hold   *Hold
 }
 
 // New makes a disk of size bytes whose every 512-byte sector starts with its serial and offset, as a used disk would.
@@ -125,7 +130,9 @@ type Machine struct {
 func (m *Machine) Scan() ([]disk.Disk, error) {
 	var out []disk.Disk
 	for _, d := range m.Disks {
+		d.mu.Lock()
 		out = append(out, d.Info)
+		d.mu.Unlock()
 	}
 	return append(out, m.Excluded...), nil
 }
@@ -144,31 +151,57 @@ func (m *Machine) Open(want disk.Disk) (disk.Device, error) {
 			}
 			d.open++
 			d.mu.Unlock()
-			return &handle{d}, nil
+			return &handle{d, d.life}, nil
 		}
 		d.mu.Unlock()
 	}
 	return nil, ErrGone
 }
 
-type handle struct{ *Disk }
+// OpenRead opens by name for reading, whoever else has the disk open.
+func (m *Machine) OpenRead(want disk.Disk) (disk.Source, error) {
+	for _, d := range m.Disks {
+		d.mu.Lock()
+		found, life := d.identity.Name == want.Name && !d.gone, d.life
+		d.mu.Unlock()
+		if found {
+			return source{&handle{d, life}}, nil
+		}
+	}
+	return nil, ErrGone
+}
+
+// source is a handle that cannot write and is not counted.
+type source struct{ h *handle }
+
+func (s source) ReadAt(p []byte, off int64) (int, error) { return s.h.ReadAt(p, off) }
+func (s source) Close() error                            { return nil }
+
+type handle struct {
+	*Disk
+	life int
+}
+
+// dead says that the device is gone, or that this handle's process is. The caller holds the lock.
+func (h *handle) dead() bool { return h.gone || h.life != h.Disk.life }
 
 func (h *handle) Identify() (disk.Disk, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if h.gone {
+	if h.dead() {
 		return disk.Disk{}, ErrGone
 	}
 	return h.identity, nil
 }
 
 func (h *handle) check(p []byte, off int64, n int64) error {
+	block := int64(h.identity.LogicalBlock)
 	switch {
-	case h.gone:
+	case h.dead():
 		return ErrGone
 	case off < 0 || n < 0 || off+n > int64(len(h.data)):
 		return io.EOF
-	case off%512 != 0 || n%512 != 0 || !disk.Aligned(p):
+	case off%block != 0 || n%block != 0 || !disk.Aligned(p):
 		return errors.New("invalid argument: not aligned")
 	}
 	return nil
@@ -187,6 +220,10 @@ func (h *handle) ReadAt(p []byte, off int64) (int, error) {
 }
 
 func (h *handle) change(off, n int64) error {
+	h.wait(off + n)
+	if h.dead() {
+		return ErrGone
+	}
 	if f := h.faults.WriteErrorFrom; f > 0 && off+n > f {
 		return ErrIO
 	}
@@ -264,11 +301,14 @@ func (h *handle) Flush() error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.flushes++
-	if h.gone {
+	if h.dead() {
 		return ErrGone
 	}
 	if f := h.faults.FlushErrorAfter; f > 0 && h.changed >= f {
 		return ErrIO
+	}
+	if h.stable != nil {
+		copy(h.stable, h.data)
 	}
 	return nil
 }
@@ -284,4 +324,12 @@ func (h *handle) RereadPartitions() error {
 	return nil
 }
 
-func (h *handle) Close() error { h.mu.Lock(); h.open--; h.mu.Unlock(); return nil }
+// Close gives the handle back; one whose process died was closed by the kernel.
+func (h *handle) Close() error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.life == h.Disk.life {
+		h.open--
+	}
+	return nil
+}
