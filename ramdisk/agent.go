@@ -10,6 +10,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -190,24 +191,32 @@ func (a *Agent) handler(lane commonv1.Lane, run func(context.Context, *session.C
 	}}
 }
 
-// progress tells the gateway every step and the console some of them.
-func (a *Agent) progress(c *session.Call, unit string) func(what string, done, total int64) {
+// step is what a command does now: what for people, with numbers where they help, and the phase, which changes rarely.
+type step struct{ what, phase string }
+
+// progress tells the gateway every step and the console some of them: each new phase, and one line every consoleEvery.
+func (a *Agent) progress(c *session.Call, unit string) func(s step, done, total int64) {
+	var mu sync.Mutex
 	var last time.Time
-	var lastWhat string
-	return func(what string, done, total int64) {
+	var phase string
+	return func(s step, done, total int64) {
 		if c.Progress != nil {
-			c.Progress(&agentv1.Progress{What: what, Done: uint64(max(done, 0)), Total: uint64(max(total, 0)), Unit: unit})
+			c.Progress(&agentv1.Progress{What: s.what, Done: uint64(max(done, 0)), Total: uint64(max(total, 0)), Unit: unit})
 		}
-		if now := time.Now(); what != lastWhat || now.Sub(last) >= consoleEvery {
-			last, lastWhat = now, what
+		mu.Lock()
+		defer mu.Unlock()
+		if now := time.Now(); s.phase != phase || now.Sub(last) >= consoleEvery {
+			last, phase = now, s.phase
 			if total > 0 {
-				a.say("command %s: %s, %d %%", c.Kind, what, done*100/total)
+				a.say("command %s: %s, %d %%", c.Kind, s.what, percent(done, total))
 			} else {
-				a.say("command %s: %s", c.Kind, what)
+				a.say("command %s: %s", c.Kind, s.what)
 			}
 		}
 	}
 }
+
+func percent(n, of int64) int64 { return int64(float64(n) / float64(of) * 100) }
 
 // consoleEvery is how often a command's progress is said at the console.
 const consoleEvery = 5 * time.Second

@@ -57,19 +57,9 @@ func (a *Agent) wipe(ctx context.Context, c *session.Call) (proto.Message, error
 		selectors = append(selectors, s)
 	}
 	tell := a.progress(c, "bytes")
-	rs, err := wipe.Disks(ctx, a.p.disks, selectors, wipe.Options{Discard: true, Progress: func(done, total int64) {
-		what := "erasing"
-		if 2*done > total {
-			what = "reading back"
-		}
-		tell(what, done, total)
-	}})
-	for _, r := range rs {
-		a.say("command %s: %s", c.Kind, r.Sentence())
-		if r.Outcome == wipe.Clean {
-			a.ledger.Record(c.WorkflowID, r.Disk)
-		}
-	}
+	rs, err := wipe.Disks(ctx, a.p.disks, selectors, wipe.Command{Discard: true, Ledger: &a.ledger, Workflow: c.WorkflowID,
+		Progress: func(p wipe.Progress) { tell(step{p.String(), p.Phases()}, p.Done, p.Total) },
+		Ended:    func(r wipe.DiskResult) { a.say("command %s: %s", c.Kind, r.Sentence()) }})
 	if rs == nil {
 		return nil, err
 	}
@@ -127,7 +117,9 @@ func (a *Agent) deploy(ctx context.Context, c *session.Call, id *session.Identit
 	if req.Config, err = conf.Encode(); err != nil {
 		return nil, err
 	}
-	d := &deploy.Deployer{System: a.p.disks, Fetch: a.p.fetch, Config: a.p.config, Roots: roots, Now: a.now, Ledger: &a.ledger, Progress: a.progress(c, "bytes")}
+	tell := a.progress(c, "bytes")
+	d := &deploy.Deployer{System: a.p.disks, Fetch: a.p.fetch, Config: a.p.config, Roots: roots, Now: a.now, Ledger: &a.ledger,
+		Progress: func(what string, done, total int64) { tell(step{what, what}, done, total) }}
 	r, err := d.Run(ctx, req)
 	if err != nil {
 		return nil, err
@@ -136,7 +128,7 @@ func (a *Agent) deploy(ctx context.Context, c *session.Call, id *session.Identit
 	return deployResult(r), nil
 }
 
-func (a *Agent) kexec(_ context.Context, c *session.Call) (proto.Message, error) {
+func (a *Agent) kexec(ctx context.Context, c *session.Call) (proto.Message, error) {
 	var m agentv1.BootKexec
 	if err := read(c, &m); err != nil {
 		return nil, err
@@ -145,7 +137,7 @@ func (a *Agent) kexec(_ context.Context, c *session.Call) (proto.Message, error)
 	if err != nil {
 		return nil, err
 	}
-	r, err := kexec.Load(a.p.disks, s, a.p.volumes, a.p.loader, a.p.tempDir)
+	r, err := kexec.Load(ctx, a.p.disks, s, a.p.volumes, a.p.loader, a.p.tempDir)
 	if err != nil {
 		return nil, err
 	}

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"strings"
 	"sync"
-	"time"
 
 	"github.com/klauspost/compress/zstd"
 	"golang.org/x/sync/errgroup"
@@ -16,15 +15,8 @@ import (
 	"firstlight/ramdisk/internal/wipe"
 )
 
-// Attempts to get one chunk.
-const (
-	// FetchAttempts bounds tries of a transfer that broke.
-	FetchAttempts = 4
-	// DigestAttempts bounds tries of a transfer that was whole and wrong: one retry (DEP-03).
-	DigestAttempts = 2
-	// RetryDelay is the pause before a try; it doubles.
-	RetryDelay = time.Second
-)
+// DigestAttempts bounds tries of a transfer that was whole and wrong: one retry (DEP-03).
+const DigestAttempts = 2
 
 // chunk fetches chunk i, checks its compressed digest, decodes it, checks its raw digest, and returns it in a buffer for direct I/O.
 func (j *job) chunk(ctx context.Context, i int) ([]byte, error) {
@@ -46,32 +38,27 @@ func (j *job) chunk(ctx context.Context, i int) ([]byte, error) {
 
 func (j *job) fetchChunk(ctx context.Context, c manifest.Chunk) ([]byte, error) {
 	url := strings.TrimSuffix(j.req.ChunkBaseURL, "/") + "/" + c.Compressed.String()
-	wrong := 0
-	delay := RetryDelay
 	for try := 1; ; try++ {
-		b, err := j.Fetch.Fetch(ctx, url, c.Size)
-		if err == nil && int64(len(b)) != c.Size {
+		b, err := j.fetch.Fetch(ctx, url, c.Size)
+		got := manifest.DigestOf(b)
+		switch {
+		case errors.Is(err, ErrTooLong):
+			err = fmt.Errorf("%w: %w", ErrDigest, err)
+		case err != nil:
+			return nil, err
+		case int64(len(b)) != c.Size:
 			err = fmt.Errorf("%w: %d bytes, the manifest says %d", ErrDigest, len(b), c.Size)
-		}
-		if err == nil {
-			got := manifest.DigestOf(b)
-			if got == c.Compressed {
-				return b, nil
-			}
+		case got != c.Compressed:
 			err = fmt.Errorf("%w: compressed content should be SHA-256 %s, is %s", ErrDigest, c.Compressed, got)
+		default:
+			return b, nil
 		}
-		if errors.Is(err, ErrDigest) {
-			wrong++
+		if try == DigestAttempts {
+			return nil, fmt.Errorf("wrong content, fetched %d times: %w", try, err)
 		}
-		if wrong >= DigestAttempts || try >= FetchAttempts || ctx.Err() != nil || errors.Is(err, ErrRefused) {
-			return nil, fmt.Errorf("fetch, try %d: %w", try, err)
+		if err := pause(ctx, RetryDelay); err != nil {
+			return nil, err
 		}
-		select {
-		case <-ctx.Done():
-			return nil, ctx.Err()
-		case <-time.After(delay):
-		}
-		delay *= 2
 	}
 }
 
@@ -97,17 +84,46 @@ func decode(compressed []byte, size int64) ([]byte, error) {
 	return buf, nil
 }
 
-// write writes every chunk and flushes; it returns the bytes that the disk took.
-func (j *job) write(ctx context.Context) (int64, error) {
-	var mu sync.Mutex
-	var written, total int64
-	for _, c := range j.m.Chunks {
-		total += c.RawSize
+// write brings the image onto the disk in an order in which a power cut leaves nothing that starts (DEP-11): first everything
+// between the two copies of the partition table, flushed and read back, then the last chunk and the first one, each for itself.
+func (j *job) write(ctx context.Context) (written, verified int64, err error) {
+	w := &writer{job: j, total: j.m.DataSize()}
+	last := len(j.m.Chunks) - 1
+	var between, ends []int
+	for i := 1; i < last; i++ {
+		between = append(between, i)
 	}
-	g, ctx := errgroup.WithContext(ctx)
+	if last > 0 {
+		ends = []int{last}
+	}
+	ends = append(ends, 0)
+	if err := w.stage(ctx, between); err != nil {
+		return w.written, w.verified, err
+	}
+	if err := j.holesAreZero(ctx); err != nil {
+		return w.written, w.verified, err
+	}
+	for _, i := range ends {
+		if err := w.stage(ctx, []int{i}); err != nil {
+			return w.written, w.verified, err
+		}
+	}
+	return w.written, w.verified, nil
+}
+
+// writer counts, in bytes.
+type writer struct {
+	*job
+	mu                       sync.Mutex
+	written, verified, total int64
+}
+
+// stage writes chunks, flushes, and reads them back past the page cache.
+func (w *writer) stage(ctx context.Context, chunks []int) error {
+	g, gctx := errgroup.WithContext(ctx)
 	g.SetLimit(Workers)
-	for i, c := range j.m.Chunks {
-		if ctx.Err() != nil {
+	for _, i := range chunks {
+		if gctx.Err() != nil {
 			break
 		}
 		g.Go(func() (err error) {
@@ -116,64 +132,75 @@ func (j *job) write(ctx context.Context) (int64, error) {
 					err = fmt.Errorf("chunk %d: internal error: %v", i, v)
 				}
 			}()
-			raw := j.first
-			if i > 0 {
-				if raw, err = j.chunk(ctx, i); err != nil {
-					return err
-				}
-			}
-			if _, err := j.claim.WriteAt(raw, c.Offset); err != nil {
-				return fmt.Errorf("chunk %d: write at byte %d: %w", i, c.Offset, err)
-			}
-			mu.Lock()
-			defer mu.Unlock()
-			written += c.RawSize
-			j.Progress("writing the image", written, total)
-			return nil
+			return w.one(gctx, i)
 		})
 	}
 	if err := g.Wait(); err != nil {
-		return written, err
+		return err
 	}
-	if err := ctx.Err(); err != nil && written != total {
-		return written, err
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
 	}
-	if err := j.claim.Flush(); err != nil {
-		return written, fmt.Errorf("flush: %w", err)
+	if err := w.claim.Flush(); err != nil {
+		return fmt.Errorf("flush: %w", err)
 	}
-	return written, nil
+	buf := disk.Buffer(int(w.m.ChunkSize))
+	for _, i := range chunks {
+		if err := w.back(ctx, i, buf); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
-// readBack reads every chunk from the disk, past the page cache, and compares raw digests; then what no chunk covers must be zero:
-// within the image, and to the disk's end where it was erased just now.
-func (j *job) readBack(ctx context.Context) (int64, error) {
-	var verified, total int64
-	for _, c := range j.m.Chunks {
-		total += c.RawSize
+func (w *writer) one(ctx context.Context, i int) error {
+	c, raw := w.m.Chunks[i], w.first
+	if i > 0 {
+		var err error
+		if raw, err = w.chunk(ctx, i); err != nil {
+			return err
+		}
 	}
-	buf := disk.Buffer(int(j.m.ChunkSize))
-	for i, c := range j.m.Chunks {
-		if err := ctx.Err(); err != nil {
-			return verified, fmt.Errorf("read back: stopped: %w", err)
-		}
-		b := buf[:c.RawSize]
-		if _, err := j.claim.ReadAt(b, c.Offset); err != nil {
-			return verified, fmt.Errorf("read back chunk %d at byte %d: %w", i, c.Offset, err)
-		}
-		if got := manifest.DigestOf(b); got != c.Raw {
-			return verified, fmt.Errorf("read back chunk %d at byte %d: %w: the disk does not hold what was written", i, c.Offset, ErrDigest)
-		}
-		verified += c.RawSize
-		j.Progress("reading the image back", verified, total)
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
 	}
+	if _, err := w.claim.WriteAt(raw, c.Offset); err != nil {
+		return fmt.Errorf("chunk %d: write at byte %d: %w", i, c.Offset, err)
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.written += c.RawSize
+	w.tell("writing the image", w.written, w.total)
+	return nil
+}
+
+func (w *writer) back(ctx context.Context, i int, buf []byte) error {
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	c := w.m.Chunks[i]
+	b := buf[:c.RawSize]
+	if _, err := w.claim.ReadAt(b, c.Offset); err != nil {
+		return fmt.Errorf("read back chunk %d at byte %d: %w", i, c.Offset, err)
+	}
+	if got := manifest.DigestOf(b); got != c.Raw {
+		return fmt.Errorf("read back chunk %d at byte %d: %w: the disk does not hold what was written", i, c.Offset, ErrDigest)
+	}
+	w.verified += c.RawSize
+	w.tell("reading the image back", w.verified, w.total)
+	return nil
+}
+
+// holesAreZero reads what no chunk covers: within the image, and to the disk's end where it was erased just now.
+func (j *job) holesAreZero(ctx context.Context) error {
 	end := j.m.RawSize
 	if !j.wiped {
 		end = j.claim.Disk.Size
 	}
 	for _, h := range j.holes(end) {
 		if err := wipe.Verify(ctx, j.claim, h, func(int64) {}); err != nil {
-			return verified, fmt.Errorf("what the image leaves out: %w", err)
+			return fmt.Errorf("what the image leaves out: %w", err)
 		}
 	}
-	return verified, nil
+	return nil
 }

@@ -2,23 +2,27 @@
 //
 // Everything that can be known is checked before the first write: the manifest's digest and signature, the size and block size of the
 // disk, the first chunk. Each chunk is checked compressed and raw before it is written, and read back from the disk afterwards. When
-// anything fails after the first write, the disk's first and last MiB are cleared: half an image never boots.
+// anything fails after the first write, the disk's first and last MiB are cleared; and since both copies of the partition table are
+// written last, after all else was read back, a power cut leaves no half image that starts either.
 //
 // It is for ramdisk's deploy.image. Disks are chosen and held by package disk; the network, the clock and the file system of the
 // configuration partition come in behind small interfaces.
 package deploy
 
 import (
+	"bytes"
 	"context"
 	"crypto/sha256"
 	"errors"
 	"fmt"
+	"sync"
 	"time"
 
 	"firstlight/gateway-client/envelope"
 	"firstlight/imagebuild/manifest"
 	"firstlight/ramdisk/internal/disk"
 	"firstlight/ramdisk/internal/gpt"
+	"firstlight/ramdisk/internal/twins"
 	"firstlight/ramdisk/internal/wipe"
 )
 
@@ -104,10 +108,14 @@ func (d *Deployer) Run(ctx context.Context, r Request) (res Result, err error) {
 		return Result{}, fmt.Errorf("deploy: nothing was written: %w", err)
 	}
 	job := &job{Deployer: d, req: r, m: m, claim: c}
+	job.fetch = d.patient(job.tellWaiting)
 	defer job.release()
 	res, err = job.run(ctx)
 	if err == nil {
 		return res, nil
+	}
+	if cause := context.Cause(ctx); cause != nil && !errors.Is(err, wipe.ErrStopped) && (errors.Is(err, cause) || errors.Is(err, ctx.Err())) {
+		err = fmt.Errorf("%w: %w", wipe.ErrStopped, cause)
 	}
 	if !c.Wrote() {
 		return Result{Disk: c.Disk}, fmt.Errorf("deploy to %s: nothing was written: %w", c.Disk, err)
@@ -115,15 +123,19 @@ func (d *Deployer) Run(ctx context.Context, r Request) (res Result, err error) {
 	return res, fmt.Errorf("deploy to %s: %w; %s", c.Disk, err, job.clear())
 }
 
+// patient is the fetcher with another try for what may come right by itself.
+func (d *Deployer) patient(tell func(string)) Fetcher { return patient{d.Fetch, tell} }
+
 // manifest fetches, compares and opens the manifest.
 func (d *Deployer) manifest(ctx context.Context, r Request) (*manifest.Manifest, error) {
 	if len(r.ManifestSHA256) != sha256.Size {
 		return nil, fmt.Errorf("%w: the command names no manifest digest", ErrDigest)
 	}
 	d.Progress("fetching the image's manifest", 0, 0)
-	signed, err := d.Fetch.Fetch(ctx, r.ManifestURL, manifest.MaxSigned)
+	fetch := d.patient(func(why string) { d.Progress(why, 0, 0) })
+	signed, err := fetch.Fetch(ctx, r.ManifestURL, manifest.MaxSigned)
 	if err != nil {
-		return nil, fmt.Errorf("fetch manifest: %w", err)
+		return nil, fmt.Errorf("the image's manifest: %w", err)
 	}
 	if got := manifest.DigestOf(signed); string(got[:]) != string(r.ManifestSHA256) {
 		return nil, fmt.Errorf("manifest %s: %w: the command says SHA-256 %x, it is %s", r.ManifestURL, ErrDigest, r.ManifestSHA256, got)
@@ -137,10 +149,29 @@ type job struct {
 	m     *manifest.Manifest
 	claim *disk.Claimed
 	freed bool
+	fetch Fetcher
 	// first is chunk 0, fetched and checked before the first write.
 	first []byte
 	// wiped says that this workflow erased and read back the whole disk.
 	wiped bool
+
+	mu          sync.Mutex // guards what follows
+	done, total int64
+}
+
+// tell passes progress on, one at a time, and remembers it for tellWaiting.
+func (j *job) tell(what string, done, total int64) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	j.done, j.total = done, total
+	j.Progress(what, done, total)
+}
+
+// tellWaiting says why nothing goes on, without changing how far the deploy is.
+func (j *job) tellWaiting(why string) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	j.Progress(why, j.done, j.total)
 }
 
 func (j *job) release() {
@@ -166,10 +197,7 @@ func (j *job) run(ctx context.Context) (res Result, err error) {
 	if err := j.clean(ctx); err != nil {
 		return res, err
 	}
-	if res.Written, err = j.write(ctx); err != nil {
-		return res, err
-	}
-	if res.Verified, err = j.readBack(ctx); err != nil {
+	if res.Written, res.Verified, err = j.write(ctx); err != nil {
 		return res, err
 	}
 	if err := j.fitTable(); err != nil {
@@ -190,28 +218,54 @@ func (j *job) check(ctx context.Context) (manifest.Partition, error) {
 			config = &j.m.Partitions[i]
 		}
 	}
+	fail := func(err error, format string, args ...any) (manifest.Partition, error) {
+		return manifest.Partition{}, fmt.Errorf("%w: %s", err, fmt.Sprintf(format, args...))
+	}
 	switch {
 	case j.m.RawSize > d.Size:
-		return manifest.Partition{}, fmt.Errorf("%w: image %s is %d bytes, the disk has %d", ErrTooBig, j.m.Name, j.m.RawSize, d.Size)
-	case block < 512 || j.m.ChunkSize%block != 0 || j.m.RawSize%block != 0:
-		return manifest.Partition{}, fmt.Errorf("%w: the image is %d bytes, the disk's blocks are %d", ErrBlockSize, j.m.RawSize, block)
+		return fail(ErrTooBig, "image %s is %d bytes, the disk has %d", j.m.Name, j.m.RawSize, d.Size)
 	case config == nil:
-		return manifest.Partition{}, fmt.Errorf("%w: image %s has no configuration partition", ErrImage, j.m.Name)
+		return fail(ErrImage, "image %s has no configuration partition", j.m.Name)
 	case len(j.m.Chunks) == 0 || j.m.Chunks[0].Offset != 0:
-		return manifest.Partition{}, fmt.Errorf("%w: image %s has no partition table", ErrImage, j.m.Name)
+		return fail(ErrImage, "image %s has no partition table", j.m.Name)
 	}
 	var err error
 	if j.first, err = j.chunk(ctx, 0); err != nil {
 		return manifest.Partition{}, err
 	}
-	if found := tableBlock(j.first); found != block {
-		if found == 0 {
-			return manifest.Partition{}, fmt.Errorf("%w: image %s has no GUID partition table", ErrImage, j.m.Name)
-		}
-		return manifest.Partition{}, fmt.Errorf("%w: the image was made for blocks of %d bytes, the disk has %d: use another image, or reformat the disk's block size",
-			ErrBlockSize, found, block)
+	switch found := tableBlock(j.first); {
+	case found == 0:
+		return fail(ErrImage, "image %s has no GUID partition table", j.m.Name)
+	case found != block:
+		return fail(ErrBlockSize, "image %s was made for a disk with logical blocks of %d bytes, this disk has %d: take an image made for blocks of %d bytes, or format the disk to blocks of %d bytes (nvme format, sg_format)",
+			j.m.Name, found, block, block, found)
+	case j.m.ChunkSize%block != 0 || j.m.RawSize%block != 0:
+		return fail(ErrBlockSize, "image %s is %d bytes in chunks of %d, the disk's logical blocks are %d", j.m.Name, j.m.RawSize, j.m.ChunkSize, block)
 	}
-	return *config, nil
+	return *config, j.alone()
+}
+
+// alone makes sure that no other disk carries the identities of the image (DEP-06).
+func (j *job) alone() error {
+	var ids twins.IDs
+	if t, err := gpt.ReadFirst(bytes.NewReader(j.first), j.m.RawSize, j.claim.Disk.LogicalBlock); err == nil {
+		ids.Disk = t.DiskGUID()
+	}
+	for _, p := range j.m.Partitions {
+		ids.Partitions = append(ids.Partitions, p.UUID)
+	}
+	disks, err := j.System.Scan()
+	if err != nil {
+		return err
+	}
+	found, err := twins.Find(j.System, disks, j.claim.Disk, ids)
+	if err != nil {
+		return err
+	}
+	for _, u := range found.Unread {
+		j.tellWaiting("not searched for an earlier copy of the image: " + u)
+	}
+	return found.Refuse()
 }
 
 // tableBlock returns the block size for which an image's partition table was made; 0 without one.
@@ -224,14 +278,21 @@ func tableBlock(first []byte) int64 {
 	return 0
 }
 
-// clean makes sure that what the image leaves out is zero: by this workflow's own wipe, or by erasing it now and reading it back.
+// clean makes sure that what the image leaves out is zero: by this workflow's own wipe, or by erasing it now; reading it back comes
+// later. A disk that was not wiped loses its ends first, so that from the first write on nothing of what it held starts.
 func (j *job) clean(ctx context.Context) error {
 	d := j.claim.Disk
 	if j.wiped = j.Ledger.Take(j.req.Workflow, d); j.wiped {
 		return nil
 	}
+	n := min(int64(ClearBytes), d.Size)
+	for _, e := range []wipe.Range{{Off: 0, Len: n}, {Off: d.Size - n, Len: n}} {
+		if err := wipe.Zero(ctx, j.claim, e, func(int64) {}); err != nil {
+			return err
+		}
+	}
 	for _, h := range j.holes(d.Size) {
-		if _, err := wipe.Zero(ctx, j.claim, h, func(done int64) { j.Progress("erasing what the image leaves out", h.Off+done, d.Size) }); err != nil {
+		if err := wipe.Zero(ctx, j.claim, h, func(done int64) { j.tell("erasing what the image leaves out", h.Off+done, d.Size) }); err != nil {
 			return err
 		}
 	}
@@ -257,7 +318,7 @@ func (j *job) holes(size int64) []wipe.Range {
 // fitTable moves the second copy of the partition table to the end of the disk and reads the result back.
 func (j *job) fitTable() error {
 	d := j.claim.Disk
-	r := aligned{j.claim}
+	r := disk.Unaligned{R: j.claim}
 	t, err := gpt.Read(r, j.m.RawSize, d.LogicalBlock)
 	if err != nil {
 		return err
@@ -294,16 +355,6 @@ func (j *job) fitTable() error {
 	return nil
 }
 
-// aligned reads through buffers that fit direct I/O.
-type aligned struct{ c *disk.Claimed }
-
-func (a aligned) ReadAt(p []byte, off int64) (int, error) {
-	b := disk.Buffer(len(p))
-	n, err := a.c.ReadAt(b, off)
-	copy(p, b[:n])
-	return n, err
-}
-
 // clear makes the disk unbootable and says for people what became of it. It runs also when the deploy was stopped.
 func (j *job) clear() string {
 	j.release()
@@ -311,7 +362,7 @@ func (j *job) clear() string {
 	if err != nil {
 		return fmt.Sprintf("AND the disk could not be cleared (%v): it may hold half an image; wipe it before the machine is used", err)
 	}
-	return "the disk was left unbootable on purpose: its first and last MiB are cleared"
+	return "the disk was left unbootable on purpose: its first and last MiB are cleared and were read back"
 }
 
 func (j *job) clearEnds() error {

@@ -338,7 +338,7 @@ func TestDEP03_RawDigestIsCheckedToo(t *testing.T) {
 
 func TestDEP03_DiskThatDoesNotHoldWhatWasWritten(t *testing.T) {
 	b := newBench(t)
-	b.disk.Spoil(disktest.Faults{WriteKeeps: true})
+	b.disk.Spoil(disktest.Faults{WriteKeeps: true, ZeroOutKeeps: true})
 	_, err := b.run(t)
 	if err == nil || !strings.Contains(err.Error(), "read back") || !strings.Contains(err.Error(), "could not be cleared") {
 		t.Errorf("got %v, want a failed read back, and the failed clearing said", err)

@@ -71,6 +71,15 @@ func Read(r io.ReaderAt, size int64, block int) (*Table, error) {
 	return t, nil
 }
 
+// ReadFirst reads the first copy alone, from the beginning of an image of size bytes.
+func ReadFirst(r io.ReaderAt, size int64, block int) (*Table, error) {
+	t, err := readAt(r, size, int64(block), 1)
+	if err != nil {
+		return nil, fmt.Errorf("read partition table: %w: first copy: %w", ErrNoTable, err)
+	}
+	return t, nil
+}
+
 func readAt(r io.ReaderAt, size, block, lba int64) (*Table, error) {
 	if lba < 1 || (lba+1)*block > size {
 		return nil, errors.New("outside the disk")
@@ -120,6 +129,9 @@ func headerCRC(h []byte) uint32 {
 }
 
 func roundUp(n, to int64) int64 { return (n + to - 1) / to * to }
+
+// DiskGUID is the disk's own GUID, as text.
+func (t *Table) DiskGUID() string { return guid(t.header[56:72]) }
 
 // Partitions lists the used entries in their order.
 func (t *Table) Partitions() []Partition {

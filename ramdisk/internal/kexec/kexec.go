@@ -1,15 +1,18 @@
 package kexec
 
 import (
+	"context"
 	"crypto/sha256"
 	"errors"
 	"fmt"
 	"io"
 	"io/fs"
 	"os"
+	"strings"
 
 	"firstlight/ramdisk/internal/disk"
 	"firstlight/ramdisk/internal/gpt"
+	"firstlight/ramdisk/internal/twins"
 )
 
 // Bounds of what is copied into memory.
@@ -40,8 +43,12 @@ type Result struct {
 }
 
 // Load chooses the disk, finds its EFI system partition and loads the chosen entry's kernel. TempDir is in memory. It returns with
-// the kernel loaded and nothing held; the jump is the caller's.
-func Load(sys disk.System, s disk.Selector, v Volumes, l Loader, tempDir string) (Result, error) {
+// the kernel loaded and nothing held; the jump is the caller's. A root partition that another disk has too is refused (DEP-06), and
+// so is a ctx that ended: then there must be no jump.
+func Load(ctx context.Context, sys disk.System, s disk.Selector, v Volumes, l Loader, tempDir string) (Result, error) {
+	if err := stopped(ctx); err != nil {
+		return Result{}, err
+	}
 	d, p, err := findESP(sys, s)
 	if err != nil {
 		return Result{}, fmt.Errorf("kexec: %w", err)
@@ -50,11 +57,43 @@ func Load(sys disk.System, s disk.Selector, v Volumes, l Loader, tempDir string)
 	if err != nil {
 		return Result{}, fmt.Errorf("kexec from %s: %w", d, err)
 	}
-	r, err := load(esp, l, tempDir)
+	r, err := load(esp, l, tempDir, func(e Entry) error { return oneRoot(sys, d, e) })
 	if err = errors.Join(err, done()); err != nil {
 		return Result{}, fmt.Errorf("kexec from %s: %w", d, err)
 	}
+	if err := stopped(ctx); err != nil {
+		return Result{}, err
+	}
 	return r, nil
+}
+
+func stopped(ctx context.Context) error {
+	if ctx.Err() == nil {
+		return nil
+	}
+	return fmt.Errorf("kexec: stopped before the jump, nothing was written: %w", context.Cause(ctx))
+}
+
+// oneRoot makes sure that a root named by its partition's GUID can be no other disk's.
+func oneRoot(sys disk.System, d disk.Disk, e Entry) error {
+	id := ""
+	for _, w := range strings.Fields(e.Options) {
+		if v, ok := strings.CutPrefix(w, "root=PARTUUID="); ok {
+			id = strings.ToLower(v)
+		}
+	}
+	if id == "" {
+		return nil
+	}
+	disks, err := sys.Scan()
+	if err != nil {
+		return err
+	}
+	found, err := twins.Find(sys, disks, d, twins.IDs{Partitions: []string{id}})
+	if err != nil {
+		return err
+	}
+	return found.Refuse()
 }
 
 // findESP reads the partition table of the claimed disk and returns the partition that is the EFI system partition.
@@ -64,7 +103,7 @@ func findESP(sys disk.System, s disk.Selector) (disk.Disk, disk.Partition, error
 		return disk.Disk{}, disk.Partition{}, err
 	}
 	defer c.Close()
-	t, err := gpt.Read(bounce{c}, c.Disk.Size, c.Disk.LogicalBlock)
+	t, err := gpt.Read(disk.Unaligned{R: c}, c.Disk.Size, c.Disk.LogicalBlock)
 	if err != nil {
 		return c.Disk, disk.Partition{}, fmt.Errorf("%s: %w", c.Disk, err)
 	}
@@ -82,19 +121,13 @@ func findESP(sys disk.System, s disk.Selector) (disk.Disk, disk.Partition, error
 	return c.Disk, disk.Partition{}, fmt.Errorf("%s has no EFI system partition", c.Disk)
 }
 
-type bounce struct{ r io.ReaderAt }
-
-func (b bounce) ReadAt(p []byte, off int64) (int, error) {
-	buf := disk.Buffer(len(p))
-	n, err := b.r.ReadAt(buf, off)
-	copy(p, buf[:n])
-	return n, err
-}
-
-func load(esp fs.FS, l Loader, tempDir string) (Result, error) {
+func load(esp fs.FS, l Loader, tempDir string, judge func(Entry) error) (Result, error) {
 	e, err := Choose(esp)
 	if err != nil {
 		return Result{}, err
+	}
+	if err := judge(e); err != nil {
+		return Result{}, fmt.Errorf("boot entry %q: %w", e.ID, err)
 	}
 	dir, err := os.MkdirTemp(tempDir, "kexec-")
 	if err != nil {

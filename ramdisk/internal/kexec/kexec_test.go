@@ -1,6 +1,7 @@
 package kexec
 
 import (
+	"context"
 	"crypto/sha256"
 	"errors"
 	"fmt"
@@ -15,6 +16,7 @@ import (
 	"firstlight/ramdisk/internal/disk/disktest"
 	"firstlight/ramdisk/internal/gpt"
 	"firstlight/ramdisk/internal/gpt/gpttest"
+	"firstlight/ramdisk/internal/twins"
 )
 
 func esp(entries map[string]string, files ...string) fstest.MapFS {
@@ -96,7 +98,7 @@ func machine(t *testing.T, espType string) *disktest.Machine {
 
 func TestLoad(t *testing.T) {
 	w := &twin{esp: esp(map[string]string{"entries/a.conf": good}, "vmlinuz", "initrd.img")}
-	r, err := Load(machine(t, gpt.TypeESP), disk.Selector{Serial: "FL-1"}, w, w, t.TempDir())
+	r, err := Load(context.Background(), machine(t, gpt.TypeESP), disk.Selector{Serial: "FL-1"}, w, w, t.TempDir())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -123,7 +125,7 @@ func TestLoadSaysWhatIsMissing(t *testing.T) {
 		"boot entries": {machine(t, gpt.TypeESP), esp(nil), "FL-1", "no boot entry"},
 	} {
 		w := &twin{esp: c.esp}
-		if _, err := Load(c.m, disk.Selector{Serial: c.serial}, w, w, t.TempDir()); err == nil || !strings.Contains(err.Error(), c.want) || w.loaded != "" {
+		if _, err := Load(context.Background(), c.m, disk.Selector{Serial: c.serial}, w, w, t.TempDir()); err == nil || !strings.Contains(err.Error(), c.want) || w.loaded != "" {
 			t.Errorf("%s: got %v, want an error that says %q", name, err, c.want)
 		}
 		if c.m.Disks[0].Changed() != 0 || c.m.Disks[0].Open() != 0 {
@@ -131,8 +133,44 @@ func TestLoadSaysWhatIsMissing(t *testing.T) {
 		}
 	}
 	w := &twin{esp: esp(map[string]string{"entries/a.conf": good}, "vmlinuz", "initrd.img"), refuse: errors.New("required key not available")}
-	if _, err := Load(machine(t, gpt.TypeESP), disk.Selector{Serial: "FL-1"}, w, w, t.TempDir()); !errors.Is(err, w.refuse) || w.closed != 1 {
+	if _, err := Load(context.Background(), machine(t, gpt.TypeESP), disk.Selector{Serial: "FL-1"}, w, w, t.TempDir()); !errors.Is(err, w.refuse) || w.closed != 1 {
 		t.Errorf("got %v, %d partitions given back, want the kernel's refusal and 1", err, w.closed)
+	}
+}
+
+// TestDEP06_RootThatTwoDisksHaveIsNotEntered puts an earlier deploy of the same image on a second disk, a USB stick too.
+func TestDEP06_RootThatTwoDisksHaveIsNotEntered(t *testing.T) {
+	entry := strings.ReplaceAll(good, "PARTUUID=x", "PARTUUID="+strings.ToUpper(gpttest.GUID(1)))
+	for name, c := range map[string]struct {
+		excluded string
+		guid     bool
+	}{"another disk": {"", true}, "a disk that may not be written": {"attached by USB", true}, "other identities": {"", false}} {
+		m := machine(t, gpt.TypeESP)
+		other := disktest.New("FL-OLD", m.Disks[0].Info.Size+512).Named("sdb").At("PCI 0000:00:05.0")
+		if c.guid {
+			other.SetData(0, m.Disks[0].Data())
+		}
+		other.Info.Excluded = c.excluded
+		m.Disks = append(m.Disks, other)
+		w := &twin{esp: esp(map[string]string{"entries/a.conf": entry}, "vmlinuz", "initrd.img")}
+		_, err := Load(context.Background(), m, disk.Selector{Serial: "FL-1"}, w, w, t.TempDir())
+		if c.guid != errors.Is(err, twins.ErrTwin) || c.guid != (w.loaded == "") {
+			t.Errorf("%s: got %v, loaded %q", name, err, w.loaded)
+		}
+		if c.guid && (!strings.Contains(err.Error(), "FL-OLD") || !strings.Contains(err.Error(), gpttest.GUID(1)) || !strings.Contains(err.Error(), "PCI 0000:00:05.0")) {
+			t.Errorf("%s: got %v, want serial, place and PARTUUID of the twin", name, err)
+		}
+	}
+}
+
+func TestCancelledKexecDoesNotJump(t *testing.T) {
+	ctx, cancel := context.WithCancelCause(context.Background())
+	operator := errors.New("cancelled: by the operator")
+	w := &twin{esp: esp(map[string]string{"entries/a.conf": good}, "vmlinuz", "initrd.img")}
+	m := machine(t, gpt.TypeESP)
+	m.BeforeOpen = func(string) { cancel(operator) }
+	if _, err := Load(ctx, m, disk.Selector{Serial: "FL-1"}, w, w, t.TempDir()); !errors.Is(err, operator) || !strings.Contains(err.Error(), "nothing was written") {
+		t.Errorf("got %v, want the operator's reason and that nothing was written", err)
 	}
 }
 

@@ -42,6 +42,9 @@ const (
 // ErrNotErased: a byte that was read back is not zero although the device took every write.
 var ErrNotErased = errors.New("old data was read back after erasing")
 
+// ErrStopped: the erase ended between two actions because it was told to.
+var ErrStopped = errors.New("stopped")
+
 // Target is a disk that may be erased; disk.Claimed is one.
 type Target interface {
 	io.ReaderAt
@@ -66,7 +69,7 @@ type Result struct {
 	Erased, Verified int64
 	Outcome          string
 	Err              error
-	// NotWritten is what is left as it was, as far as is known; empty for a disk that took every write.
+	// NotWritten is what is not known to be erased: as it was, or in part; empty for a disk that took every write.
 	NotWritten Range
 	// Note holds what went wrong without mattering, such as a discard that the device refused.
 	Note           string
@@ -85,7 +88,8 @@ type Options struct {
 	Now func() time.Time
 }
 
-// Disk erases a whole disk. It never panics on a failing medium and always returns what was done.
+// Disk erases a whole disk. It never panics on a failing medium and always returns what was done. When ctx ends it stops between
+// two actions, flushes, and says how far it came.
 func Disk(ctx context.Context, t Target, o Options) Result {
 	now := o.Now
 	if now == nil {
@@ -100,7 +104,7 @@ func Disk(ctx context.Context, t Target, o Options) Result {
 	switch {
 	case r.Err == nil:
 		r.Outcome = Clean
-	case ctx.Err() != nil:
+	case errors.Is(r.Err, ErrStopped):
 		r.Outcome = Cancelled
 	default:
 		r.Outcome = Failed
@@ -113,35 +117,31 @@ func run(ctx context.Context, t Target, o Options, r *Result) error {
 	if o.Size <= 0 {
 		return errors.New("erase: the disk has no size")
 	}
-	if o.Discard {
-		if err := t.Discard(0, o.Size); err != nil && !errors.Is(err, disk.ErrUnsupported) {
-			if errors.Is(err, disk.ErrDiffers) {
-				return err
-			}
-			r.Note = "discard refused: " + err.Error()
-		} else if err == nil {
-			r.Method = MethodDiscardOverwrite
-		}
+	r.NotWritten = whole
+	wrote := func(done int64) {
+		r.Erased, r.NotWritten = done, Range{done, o.Size - done}
+		o.Progress(done, 2*o.Size)
 	}
-	wrote := func(done int64) { r.Erased = done; o.Progress(done, 2*o.Size) }
-	how, err := Zero(ctx, t, whole, wrote)
-	if r.Method != MethodDiscardOverwrite {
-		r.Method = how
+	z := &zeroing{t: t, discard: o.Discard, method: MethodZeroOut}
+	err := z.run(ctx, whole, wrote)
+	r.Method, r.Note = z.method, z.note
+	if z.discarded {
+		r.Method = MethodDiscardOverwrite
 	}
 	if err != nil {
-		r.NotWritten = Range{r.Erased, o.Size - r.Erased}
 		return err
 	}
 	verified := func(done int64) { r.Verified = done; o.Progress(o.Size+done, 2*o.Size) }
 	err = Verify(ctx, t, whole, verified)
-	if errors.Is(err, ErrNotErased) && how == MethodZeroOut {
+	if errors.Is(err, ErrNotErased) && z.method == MethodZeroOut {
 		// The device said that it zeroed and did not: write the zeroes, then read everything again.
 		r.Note, r.Verified = join(r.Note, "zeroing by the device left old data; overwritten"), 0
 		if r.Method == MethodZeroOut {
 			r.Method = MethodOverwrite
 		}
-		if err = overwrite(ctx, t, whole, wrote); err != nil {
-			r.NotWritten = Range{r.Erased, o.Size - r.Erased}
+		r.NotWritten = whole
+		z = &zeroing{t: t, method: MethodOverwrite}
+		if err = z.run(ctx, whole, wrote); err != nil {
 			return err
 		}
 		err = Verify(ctx, t, whole, verified)
@@ -157,62 +157,114 @@ func run(ctx context.Context, t Target, o Options, r *Result) error {
 
 // Zero erases a range by the device's own zeroing where it has one, else by writing, and flushes. done counts bytes of the range
 // that are flushed. It proves nothing: Verify does.
-func Zero(ctx context.Context, t Target, rg Range, done func(int64)) (method string, err error) {
-	flushed, pending := int64(0), int64(0)
-	for off := rg.Off; off < rg.End(); {
-		if err := ctx.Err(); err != nil {
-			return MethodZeroOut, fmt.Errorf("erase at %s: stopped: %w", disk.Bytes(off), err)
-		}
-		n := min(ZeroOutChunk, rg.End()-off)
-		err := t.ZeroOut(off, n)
-		if errors.Is(err, disk.ErrUnsupported) {
-			rest := Range{off, rg.End() - off}
-			if err := flush(t, off); err != nil {
-				return MethodOverwrite, err
-			}
-			base := off - rg.Off
-			return MethodOverwrite, overwrite(ctx, t, rest, func(d int64) { done(base + d) })
-		}
-		if err != nil {
-			return MethodZeroOut, fmt.Errorf("erase at byte %d: %w", off, err)
-		}
-		off, pending = off+n, pending+n
-		if pending >= flushEvery || off == rg.End() {
-			if err := flush(t, off); err != nil {
-				return MethodZeroOut, err
-			}
-			flushed, pending = flushed+pending, 0
-			done(flushed)
-		}
-	}
-	return MethodZeroOut, nil
+func Zero(ctx context.Context, t Target, rg Range, done func(int64)) error {
+	return (&zeroing{t: t, method: MethodZeroOut}).run(ctx, rg, done)
 }
 
-func overwrite(ctx context.Context, t Target, rg Range, done func(int64)) error {
-	zero := disk.Buffer(int(min(Chunk, rg.Len)))
-	flushed, pending := int64(0), int64(0)
+// zeroing goes over a range once.
+type zeroing struct {
+	t Target
+	// method is what is done now: ZeroOut until the device says that it cannot.
+	method string
+	// discard is whether each stretch is discarded before it is zeroed; discarded, whether one was; note, why none is any more.
+	// Discard and zeroing go together stretch by stretch, so that what was not reached is as it was.
+	discard, discarded bool
+	note               string
+
+	zeroed  bool
+	zero    []byte
+	flushed int64
+}
+
+func (z *zeroing) run(ctx context.Context, rg Range, done func(int64)) error {
+	pending := int64(0)
 	for off := rg.Off; off < rg.End(); {
-		if err := ctx.Err(); err != nil {
-			return fmt.Errorf("erase at %s: stopped: %w", disk.Bytes(off), err)
-		}
-		n := min(int64(len(zero)), rg.End()-off)
-		w, err := t.WriteAt(zero[:n], off)
-		if err == nil && int64(w) != n {
-			err = io.ErrShortWrite
-		}
-		if err != nil {
-			return fmt.Errorf("erase at byte %d: %w", off, err)
-		}
-		off, pending = off+n, pending+n
-		if pending >= flushEvery || off == rg.End() {
-			if err := flush(t, off); err != nil {
+		if err := stopped(ctx, "erase", off); err != nil {
+			if err := z.flush(off, &pending, done); err != nil {
 				return err
 			}
-			flushed, pending = flushed+pending, 0
-			done(flushed)
+			return err
+		}
+		n, err := z.step(off, rg.End())
+		if err != nil {
+			// What was taken before counts, if the device can still make it durable; the first error is the one to tell.
+			z.flush(off, &pending, done)
+			return fmt.Errorf("erase at byte %d: %w", off, err)
+		}
+		if off, pending = off+n, pending+n; pending >= flushEvery || off == rg.End() {
+			if err := z.flush(off, &pending, done); err != nil {
+				return err
+			}
 		}
 	}
 	return nil
+}
+
+func (z *zeroing) flush(off int64, pending *int64, done func(int64)) error {
+	if *pending == 0 {
+		return nil
+	}
+	if err := flush(z.t, off); err != nil {
+		return err
+	}
+	z.flushed, *pending = z.flushed+*pending, 0
+	done(z.flushed)
+	return nil
+}
+
+// step erases the next stretch before end and returns its length. The first one is short: it shows what the device can.
+func (z *zeroing) step(off, end int64) (int64, error) {
+	n := min(Chunk, end-off)
+	if z.method == MethodZeroOut && z.zeroed {
+		n = min(ZeroOutChunk, end-off)
+	}
+	if err := z.forget(off, n); err != nil {
+		return 0, err
+	}
+	if z.method == MethodZeroOut {
+		err := z.t.ZeroOut(off, n)
+		if !errors.Is(err, disk.ErrUnsupported) {
+			z.zeroed = true
+			return n, err
+		}
+		z.method, n = MethodOverwrite, min(Chunk, n)
+	}
+	if z.zero == nil {
+		z.zero = disk.Buffer(int(n))
+	}
+	w, err := z.t.WriteAt(z.zero[:n], off)
+	if err == nil && int64(w) != n {
+		err = io.ErrShortWrite
+	}
+	return n, err
+}
+
+// forget discards a stretch. A drive that refuses is not asked again; one that is another disk ends everything.
+func (z *zeroing) forget(off, n int64) error {
+	if !z.discard {
+		return nil
+	}
+	err := z.t.Discard(off, n)
+	switch {
+	case err == nil:
+		z.discarded = true
+	case errors.Is(err, disk.ErrDiffers):
+		return err
+	default:
+		z.discard = false
+		if !errors.Is(err, disk.ErrUnsupported) {
+			z.note = "discard refused: " + err.Error()
+		}
+	}
+	return nil
+}
+
+// stopped says that ctx ended, and why.
+func stopped(ctx context.Context, doing string, off int64) error {
+	if ctx.Err() == nil {
+		return nil
+	}
+	return fmt.Errorf("%s at byte %d: %w: %w", doing, off, ErrStopped, context.Cause(ctx))
 }
 
 func flush(t Target, off int64) error {
@@ -227,8 +279,8 @@ func Verify(ctx context.Context, t io.ReaderAt, rg Range, done func(int64)) erro
 	buf := disk.Buffer(int(min(Chunk, rg.Len)))
 	zero := make([]byte, len(buf))
 	for off := rg.Off; off < rg.End(); {
-		if err := ctx.Err(); err != nil {
-			return fmt.Errorf("read back at %s: stopped: %w", disk.Bytes(off), err)
+		if err := stopped(ctx, "read back", off); err != nil {
+			return err
 		}
 		n := min(int64(len(buf)), rg.End()-off)
 		if got, err := t.ReadAt(buf[:n], off); err != nil || int64(got) != n {
