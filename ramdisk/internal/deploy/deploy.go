@@ -279,14 +279,15 @@ func tableBlock(first []byte) int64 {
 }
 
 // clean makes sure that what the image leaves out is zero: by this workflow's own wipe, or by erasing it now; reading it back comes
-// later. A disk that was not wiped loses its ends first, so that from the first write on nothing of what it held starts.
+// later. A disk that was not wiped loses its ends first, the second copy of its table before the first, so that nothing of what it held
+// starts once anything between them is changed.
 func (j *job) clean(ctx context.Context) error {
 	d := j.claim.Disk
 	if j.wiped = j.Ledger.Take(j.req.Workflow, d); j.wiped {
 		return nil
 	}
 	n := min(int64(ClearBytes), d.Size)
-	for _, e := range []wipe.Range{{Off: 0, Len: n}, {Off: d.Size - n, Len: n}} {
+	for _, e := range []wipe.Range{{Off: d.Size - n, Len: n}, {Off: 0, Len: n}} {
 		if err := wipe.Zero(ctx, j.claim, e, func(int64) {}); err != nil {
 			return err
 		}

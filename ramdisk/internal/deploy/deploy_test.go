@@ -23,16 +23,15 @@ import (
 	"firstlight/gateway-client/envelope"
 	"firstlight/gateway-client/ident"
 	"firstlight/imagebuild/manifest"
+	"firstlight/ramdisk/internal/deploy/deploytest"
 	"firstlight/ramdisk/internal/disk"
 	"firstlight/ramdisk/internal/disk/disktest"
 	"firstlight/ramdisk/internal/gpt"
-	"firstlight/ramdisk/internal/gpt/gpttest"
 	"firstlight/ramdisk/internal/wipe"
 )
 
 const (
-	chunkSize = 64 << 10
-	imageSize = 1 << 20
+	imageSize = deploytest.Size
 	diskSize  = 3 << 20
 )
 
@@ -92,13 +91,8 @@ func (c *config) WriteConfig(_ context.Context, d disk.Disk, p disk.Partition, n
 func newBench(t *testing.T) *bench {
 	t.Helper()
 	b := &bench{now: time.Now(), blobs: &blobs{data: map[string][]byte{}, tries: map[string]int{}}}
-	ps := []gpttest.Partition{{Type: gpt.TypeESP, Name: "esp", First: 128, Last: 255}, {Type: "0fc63daf-8483-4772-8e79-3d69d8477de4", Name: "firstlight-config", First: 256, Last: 383},
-		{Type: "0fc63daf-8483-4772-8e79-3d69d8477de4", Name: "firstlight-root", First: 384, Last: 1500}}
-	b.image = gpttest.Image(imageSize/512, 512, 128, 128, ps)
-	for _, off := range []int{128 * 512, 300 << 10, 700 << 10} {
-		io.ReadFull(rand.Reader, b.image[off:off+5000])
-	}
-	b.manifest = b.describe(t, ps)
+	img := deploytest.New(t, deploytest.RootLast, 512, 128, nil)
+	b.use(img)
 	b.disk = disktest.New("FL-1", diskSize)
 	b.machine = &disktest.Machine{Disks: []*disktest.Disk{b.disk}}
 	b.config = &config{b: b}
@@ -108,27 +102,12 @@ func newBench(t *testing.T) *bench {
 	return b
 }
 
-func (b *bench) describe(t *testing.T, ps []gpttest.Partition) *manifest.Manifest {
-	z, err := zstd.NewWriter(nil)
-	if err != nil {
-		t.Fatal(err)
+// use makes the blobs those of an image.
+func (b *bench) use(img *deploytest.Image) {
+	b.image, b.manifest = img.Raw, img.Manifest
+	for name, c := range img.Blobs {
+		b.blobs.data["http://site/blob/"+name] = c
 	}
-	m := &manifest.Manifest{Version: manifest.Version, Name: "demo", RawSize: imageSize, ChunkSize: chunkSize}
-	for off := 0; off < imageSize; off += chunkSize {
-		raw := b.image[off : off+chunkSize]
-		if bytes.Equal(raw, make([]byte, chunkSize)) {
-			continue
-		}
-		c := z.EncodeAll(raw, nil)
-		m.Chunks = append(m.Chunks, manifest.Chunk{Offset: int64(off), RawSize: chunkSize, Size: int64(len(c)), Raw: manifest.DigestOf(raw), Compressed: manifest.DigestOf(c)})
-		b.blobs.data["http://site/blob/"+manifest.DigestOf(c).String()] = c
-	}
-	for i, p := range ps {
-		role := []string{manifest.RoleESP, manifest.RoleConfig, manifest.RoleRoot}[i]
-		m.Partitions = append(m.Partitions, manifest.Partition{Number: i + 1, Label: p.Name, TypeGUID: p.Type, UUID: gpttest.GUID(i + 1), Start: p.First * 512, Size: (p.Last - p.First + 1) * 512, Role: role})
-		// The kernel's view appears with the re-read; the twin shows it from the start.
-	}
-	return m
 }
 
 func (b *bench) sign(t *testing.T, s envelope.Signer) {

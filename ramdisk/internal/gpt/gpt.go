@@ -232,7 +232,8 @@ func (t *Table) with(my, alternate, entries, usable int64) []byte {
 	return h
 }
 
-// mbr returns block 0 with the protective entry's size set to the whole disk (UEFI 2.10, table 5.4).
+// mbr returns block 0 with the protective entry's size set to the whole disk (UEFI 2.10, table 5.4); its boot code stays. A hybrid
+// MBR, which has further entries, is the image's own affair and stays as it is: its protective entry ends where the others begin.
 func (t *Table) mbr(r io.ReaderAt, last int64) ([]byte, bool, error) {
 	b := make([]byte, t.block)
 	if _, err := r.ReadAt(b, 0); err != nil {
@@ -241,13 +242,23 @@ func (t *Table) mbr(r io.ReaderAt, last int64) ([]byte, bool, error) {
 	if b[510] != 0x55 || b[511] != 0xaa {
 		return nil, false, errors.New("fit partition table: block 0 is no protective MBR")
 	}
-	size := uint32(min(last, 0xffffffff))
+	protective, others := -1, false
 	for e := 446; e < 510; e += 16 {
-		if b[e+4] == 0xee && binary.LittleEndian.Uint32(b[e+8:]) == 1 {
-			changed := binary.LittleEndian.Uint32(b[e+12:]) != size
-			binary.LittleEndian.PutUint32(b[e+12:], size)
-			return b, changed, nil
+		switch {
+		case protective < 0 && b[e+4] == 0xee && binary.LittleEndian.Uint32(b[e+8:]) == 1:
+			protective = e
+		case b[e+4] != 0:
+			others = true
 		}
 	}
-	return nil, false, errors.New("fit partition table: block 0 has no protective entry")
+	switch {
+	case protective < 0:
+		return nil, false, errors.New("fit partition table: block 0 has no protective entry")
+	case others:
+		return b, false, nil
+	}
+	size := uint32(min(last, 0xffffffff))
+	changed := binary.LittleEndian.Uint32(b[protective+12:]) != size
+	binary.LittleEndian.PutUint32(b[protective+12:], size)
+	return b, changed, nil
 }

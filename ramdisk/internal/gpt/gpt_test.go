@@ -110,6 +110,30 @@ func TestDEP05_DamagedFirstCopyIsRecoveredOrAnError(t *testing.T) {
 	}
 }
 
+func TestDEP04_HybridMBRStaysAsItIs(t *testing.T) {
+	img := image(200, 512, 128, 128)
+	copy(img, "boot code")
+	img[446+16+4] = 0x07 // a second entry, of another type
+	binary.LittleEndian.PutUint32(img[446+12:], 39)
+	disk := make(memory, 1000*512)
+	copy(disk, img)
+	table, err := Read(disk, int64(len(img)), 512)
+	if err != nil {
+		t.Fatal(err)
+	}
+	writes, err := table.Fit(disk, int64(len(disk)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	disk.apply(writes)
+	if !bytes.Equal(disk[:512], img[:512]) {
+		t.Error("the hybrid MBR was changed")
+	}
+	if after, err := Read(disk, int64(len(disk)), 512); err != nil || after.u64(32) != 999 {
+		t.Errorf("the second copy is not at the disk's end: %v", err)
+	}
+}
+
 func TestTooSmallDisk(t *testing.T) {
 	img := image(200, 512, 128, 128)
 	table, err := Read(img, int64(len(img)), 512)

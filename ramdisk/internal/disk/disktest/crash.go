@@ -57,9 +57,32 @@ const tornBlock = 4096
 // PowerCut ends every handle, and loses of what was not flushed each block or not, by seed. The disk is there again at once, as
 // another device instance.
 func (d *Disk) PowerCut(seed uint64) {
-	d.Kill()
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	d.cut(seed)
+}
+
+// CutBefore cuts the power by seed instead of the nth change from now on, counted from 1; 0 takes that back.
+func (d *Disk) CutBefore(n int, seed uint64) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.changes, d.seed = n, seed
+}
+
+// cutNow counts a change. The caller holds the lock.
+func (d *Disk) cutNow() {
+	if d.changes == 0 {
+		return
+	}
+	if d.changes--; d.changes == 0 {
+		d.cut(d.seed)
+	}
+}
+
+// cut cuts. The caller holds the lock.
+func (d *Disk) cut(seed uint64) {
+	d.life++
+	d.open = 0
 	if d.stable != nil {
 		r := rand.New(rand.NewPCG(seed, 0))
 		for off := 0; off < len(d.data); off += tornBlock {

@@ -59,6 +59,9 @@ type Disk struct {
 	// stable is what the medium holds for certain; nil for a disk without a write cache.
 	stable []byte
 	hold   *Hold
+	// changes counts down to a power cut of seed; 0 is never.
+	changes int
+	seed    uint64
 }
 
 // New makes a disk of size bytes whose every 512-byte sector starts with its serial and offset, as a used disk would.
@@ -221,6 +224,7 @@ func (h *handle) ReadAt(p []byte, off int64) (int, error) {
 
 func (h *handle) change(off, n int64) error {
 	h.wait(off + n)
+	h.cutNow()
 	if h.dead() {
 		return ErrGone
 	}
