@@ -29,8 +29,9 @@ var now = time.Date(2026, 5, 4, 12, 0, 0, 0, time.UTC)
 
 // flows answers as told.
 type flows struct {
-	order executor.Order
-	err   error
+	order  executor.Order
+	reason string
+	err    error
 }
 
 func (f *flows) Provision(_ context.Context, o executor.Order) (string, error) {
@@ -41,6 +42,26 @@ func (f *flows) Provision(_ context.Context, o executor.Order) (string, error) {
 func (f *flows) Resume(_ context.Context, machine, by string) error {
 	f.order = executor.Order{Machine: machine, By: by}
 	return f.err
+}
+
+func (f *flows) DryRun(_ context.Context, o executor.Order) (executor.Preview, error) {
+	f.order = o
+	return executor.Preview{Machine: o.Machine, Image: o.Image.Name}, f.err
+}
+
+func (f *flows) Cancel(_ context.Context, machine, by, reason string) error {
+	f.order, f.reason = executor.Order{Machine: machine, By: by}, reason
+	return f.err
+}
+
+func (f *flows) StopAll(_ context.Context, by, reason string) ([]executor.Frozen, error) {
+	f.order, f.reason = executor.Order{By: by}, reason
+	return []executor.Frozen{{Machine: "m1"}}, f.err
+}
+
+func (f *flows) ResumeAll(_ context.Context, by string) ([]executor.Frozen, error) {
+	f.order = executor.Order{By: by}
+	return []executor.Frozen{}, f.err
 }
 
 type lab struct {

@@ -15,12 +15,13 @@ import (
 	"syscall"
 	"time"
 
+	"firstlight/appliance/internal/executor"
 	"firstlight/appliance/internal/fault"
 	"firstlight/appliance/internal/fleet"
 	"firstlight/appliance/internal/images"
 )
 
-// callTimeout bounds every call but AddImage, which copies what may be large.
+// callTimeout bounds every call but AddImage, which copies what may be large, and Cancel.
 const callTimeout = time.Minute
 
 // Client calls an appliance on this host. Its errors are fault.Errors.
@@ -37,9 +38,13 @@ func NewClient(path string) *Client {
 	return &Client{socket: path, http: &http.Client{Transport: &http.Transport{DialContext: dial, DisableKeepAlives: true}}}
 }
 
-// AddMachine adds a machine.
+// AddMachine adds, adopts or enrols a machine.
 func (c *Client) AddMachine(ctx context.Context, in AddMachine) (fleet.Machine, error) {
-	return call[fleet.Machine](ctx, c, "add machine", in.Name, "POST", "/v1/machines", in)
+	op := "add machine"
+	if in.Adopt {
+		op = "adopt machine"
+	}
+	return call[fleet.Machine](ctx, c, op, in.Name, "POST", "/v1/machines", in)
 }
 
 // Machine shows a machine.
@@ -55,6 +60,38 @@ func (c *Client) Machines(ctx context.Context) ([]fleet.Machine, error) {
 // Provision orders a workflow and returns the machine as it is then.
 func (c *Client) Provision(ctx context.Context, name string, in Provision) (fleet.Machine, error) {
 	return call[fleet.Machine](ctx, c, "provision", name, "POST", "/v1/machines/"+url.PathEscape(name)+"/provision", in)
+}
+
+// DryRun says what an order would do.
+func (c *Client) DryRun(ctx context.Context, name string, in Provision) (executor.Preview, error) {
+	return call[executor.Preview](ctx, c, "provision", name, "POST", "/v1/machines/"+url.PathEscape(name)+"/preview", in)
+}
+
+// Cancel ends a machine's workflow and returns the machine when that is over, or after a bound of some minutes.
+func (c *Client) Cancel(ctx context.Context, name, reason string) (fleet.Machine, error) {
+	ctx, cancel := context.WithTimeout(ctx, cancelTimeout+callTimeout)
+	defer cancel()
+	return send[fleet.Machine](ctx, c, "cancel", name, "POST", "/v1/machines/"+url.PathEscape(name)+"/cancel", Reason{reason})
+}
+
+// Protect marks a machine: no workflow touches its disks.
+func (c *Client) Protect(ctx context.Context, name, reason string) (fleet.Machine, error) {
+	return call[fleet.Machine](ctx, c, "protect machine", name, "POST", "/v1/machines/"+url.PathEscape(name)+"/protect", Reason{reason})
+}
+
+// Unprotect removes the mark.
+func (c *Client) Unprotect(ctx context.Context, name string) (fleet.Machine, error) {
+	return call[fleet.Machine](ctx, c, "unprotect machine", name, "POST", "/v1/machines/"+url.PathEscape(name)+"/unprotect", nil)
+}
+
+// StopAll freezes every workflow at its next safe point.
+func (c *Client) StopAll(ctx context.Context, reason string) (Stopped, error) {
+	return call[Stopped](ctx, c, "stop all", "", "POST", "/v1/stop", Reason{reason})
+}
+
+// ResumeAll lets everything go on.
+func (c *Client) ResumeAll(ctx context.Context) (Stopped, error) {
+	return call[Stopped](ctx, c, "resume all", "", "POST", "/v1/resume", nil)
 }
 
 // Resume lets a paused workflow go on.

@@ -21,12 +21,14 @@ func machineFault(op, name string, err error) error {
 }
 
 // addFault words why a machine could not be added: what is not the store's trouble is a value that is wrong or taken.
-func (s *Server) addFault(ctx context.Context, op, name string, err error) error {
-	if troubled(err) {
+func addFault(op, name string, err error) error {
+	switch {
+	case troubled(err):
 		return fault.Of(err, op, name)
-	}
-	if _, known := s.cfg.Fleet.Show(ctx, name); known == nil {
-		return fault.New(fault.Conflict, op, name, err, "choose another name, or see `firstlight machine show "+name+"`")
+	case errors.Is(err, fleet.ErrTaken):
+		return fault.New(fault.Conflict, op, name, err, "see that machine with `firstlight machine list`, and choose another value or correct the other record")
+	case errors.Is(err, fleet.ErrUnknown):
+		return fault.New(fault.NotFound, op, name, err, "see `firstlight discovered` for the names")
 	}
 	return fault.New(fault.Invalid, op, name, err, "correct the value and run the command again")
 }
@@ -49,6 +51,16 @@ func workflowFault(op, name string, err error) error {
 	switch {
 	case errors.Is(err, executor.ErrBusy):
 		return fault.New(fault.Conflict, op, name, err, "wait for it to end; "+see)
+	case errors.Is(err, executor.ErrProtected):
+		return fault.New(fault.Conflict, op, name, err, "nothing wipes a protected machine; when it may be wiped after all: firstlight machine unprotect "+name)
+	case errors.Is(err, executor.ErrInUse):
+		return fault.New(fault.Conflict, op, name, err, "when it is to be wiped and installed again, say so with --reinstall")
+	case errors.Is(err, executor.ErrNotEnrolled):
+		return fault.New(fault.Conflict, op, name, err, "enrol it with `firstlight machine add NAME --from "+name+"`")
+	case errors.Is(err, executor.ErrStoppedAll):
+		return fault.New(fault.Conflict, op, name, err, "find out why; then let everything go on with `firstlight resume-all`")
+	case errors.Is(err, executor.ErrNothingToCancel):
+		return fault.New(fault.Conflict, op, name, err, see)
 	case errors.Is(err, executor.ErrNotPaused):
 		return fault.New(fault.Conflict, op, name, err, see)
 	case errors.Is(err, executor.ErrStopped):

@@ -16,12 +16,14 @@ import (
 	"firstlight/appliance/internal/fault"
 	"firstlight/appliance/internal/fleet"
 	"firstlight/appliance/internal/images"
-	"firstlight/appliance/internal/planner"
 )
 
 // Fleet is what the server needs of fleet.Repo.
 type Fleet interface {
 	AddMachine(ctx context.Context, s fleet.Spec, now time.Time) (fleet.Record, error)
+	Protect(ctx context.Context, name, by, why string, now time.Time) (fleet.Record, error)
+	Unprotect(ctx context.Context, name string) (fleet.Record, error)
+	Stop(ctx context.Context) (*fleet.Stop, error)
 	Show(ctx context.Context, name string) (fleet.Machine, error)
 	ShowAll(ctx context.Context) ([]fleet.Machine, error)
 	Events(ctx context.Context, machine string, limit int) ([]fleet.Event, error)
@@ -38,7 +40,11 @@ type Images interface {
 // Workflows is what the server needs of executor.Executor.
 type Workflows interface {
 	Provision(ctx context.Context, o executor.Order) (string, error)
+	DryRun(ctx context.Context, o executor.Order) (executor.Preview, error)
 	Resume(ctx context.Context, machine, by string) error
+	Cancel(ctx context.Context, machine, by, reason string) error
+	StopAll(ctx context.Context, by, reason string) ([]executor.Frozen, error)
+	ResumeAll(ctx context.Context, by string) ([]executor.Frozen, error)
 }
 
 // ServerConfig is what a Server is made of.
@@ -67,6 +73,12 @@ func NewServer(cfg ServerConfig) *Server {
 	mux.HandleFunc("GET /v1/machines/{name}", s.handle(s.showMachine))
 	mux.HandleFunc("POST /v1/machines/{name}/provision", s.handle(s.provision))
 	mux.HandleFunc("POST /v1/machines/{name}/resume", s.handle(s.resume))
+	mux.HandleFunc("POST /v1/machines/{name}/preview", s.handle(s.preview))
+	mux.HandleFunc("POST /v1/machines/{name}/cancel", s.handle(s.cancel))
+	mux.HandleFunc("POST /v1/machines/{name}/protect", s.handle(s.protect))
+	mux.HandleFunc("POST /v1/machines/{name}/unprotect", s.handle(s.unprotect))
+	mux.HandleFunc("POST /v1/stop", s.handle(s.stopAll))
+	mux.HandleFunc("POST /v1/resume", s.handle(s.resumeAll))
 	mux.HandleFunc("GET /v1/images", s.handle(s.listImages))
 	mux.HandleFunc("POST /v1/images", s.handle(s.addImage))
 	mux.HandleFunc("GET /v1/events", s.handle(s.events))
@@ -174,10 +186,16 @@ func (s *Server) show(r *http.Request, op string) (fleet.Machine, error) {
 }
 
 func (s *Server) addMachine(r *http.Request) (any, error) {
-	const op = "add machine"
+	op, done := "add machine", "added"
 	var in AddMachine
 	if err := decode(r, &in); err != nil {
 		return nil, fault.New(fault.Usage, op, "", err, "use the firstlight command")
+	}
+	if in.Adopt {
+		op, done = "adopt machine", "adopted and is protected"
+	}
+	if in.From != "" {
+		done = "enrolled from " + in.From
 	}
 	cert, err := hex.DecodeString(in.BMCCertificateSHA256)
 	if err != nil {
@@ -187,54 +205,17 @@ func (s *Server) addMachine(r *http.Request) (any, error) {
 	_, err = s.cfg.Fleet.AddMachine(r.Context(), fleet.Spec{
 		Name: in.Name, MACs: in.MACs, UUID: in.UUID, DiskSerials: in.DiskSerials,
 		BMCURL: in.BMCURL, BMCUser: in.BMCUser, BMCPassword: fleet.Secret(in.BMCPassword), BMCCertificateSHA256: cert,
+		Adopt: in.Adopt, From: in.From, By: by(r),
 	}, s.cfg.Now())
 	if err != nil {
-		return nil, s.addFault(r.Context(), op, in.Name, err)
+		return nil, addFault(op, in.Name, err)
 	}
 	m, err := s.cfg.Fleet.Show(r.Context(), in.Name)
 	if err != nil {
 		return nil, machineFault(op, in.Name, err)
 	}
-	s.emit(r, fleet.Event{Machine: m.Name, NodeID: m.NodeID, Kind: "machine.added", Message: "machine " + m.Name + " was added by " + by(r)})
+	s.emit(r, fleet.Event{Machine: m.Name, NodeID: m.NodeID, Kind: "machine.added", Message: "machine " + m.Name + " was " + done + " by " + by(r)})
 	return m, nil
-}
-
-func (s *Server) provision(r *http.Request) (any, error) {
-	const op = "provision"
-	name := r.PathValue("name")
-	var in Provision
-	if err := decode(r, &in); err != nil {
-		return nil, fault.New(fault.Usage, op, name, err, "use the firstlight command")
-	}
-	if _, err := s.show(r, op); err != nil {
-		return nil, err
-	}
-	img, err := s.cfg.Images.Get(r.Context(), in.Image)
-	if err != nil {
-		return nil, imageFault(op, name, err)
-	}
-	sum, err := img.Digest()
-	if err != nil {
-		return nil, imageFault(op, name, err)
-	}
-	order := executor.Order{Machine: name, Image: planner.Image{Name: img.Name, ManifestSHA256: sum, RawSize: img.RawSize},
-		PauseAfter: in.PauseAfter, By: by(r)}
-	if _, err := s.cfg.Workflows.Provision(r.Context(), order); err != nil {
-		return nil, workflowFault(op, name, err)
-	}
-	return s.show(r, op)
-}
-
-func (s *Server) resume(r *http.Request) (any, error) {
-	const op = "resume"
-	name := r.PathValue("name")
-	if _, err := s.show(r, op); err != nil {
-		return nil, err
-	}
-	if err := s.cfg.Workflows.Resume(r.Context(), name, by(r)); err != nil {
-		return nil, workflowFault(op, name, err)
-	}
-	return s.show(r, op)
 }
 
 func (s *Server) listImages(r *http.Request) (any, error) {

@@ -9,6 +9,12 @@
 //	GET  /v1/machines/{name}             Machine        POST /v1/machines/{name}/provision  Provision  → Machine
 //	GET  /v1/images                      []Image        POST /v1/machines/{name}/resume     –          → Machine
 //	GET  /v1/events?machine=M&limit=N    []Event        POST /v1/images                     AddImage   → Image
+//	POST /v1/machines/{name}/preview     Provision → executor.Preview
+//	POST /v1/machines/{name}/cancel      Reason    → Machine, when the workflow is over
+//	POST /v1/machines/{name}/protect     Reason    → Machine
+//	POST /v1/machines/{name}/unprotect   –         → Machine
+//	POST /v1/stop                        Reason    → Stopped
+//	POST /v1/resume                      –         → Stopped
 //
 // A refusal is a status from 400 up with {"error": fault.Error}.
 package api
@@ -17,7 +23,9 @@ import (
 	"net/http"
 	"time"
 
+	"firstlight/appliance/internal/executor"
 	"firstlight/appliance/internal/fault"
+	"firstlight/appliance/internal/fleet"
 )
 
 // Bounds of the protocol.
@@ -32,6 +40,10 @@ const (
 	// headerTimeout bounds how long a client may take to ask.
 	headerTimeout = 10 * time.Second
 	idleTimeout   = time.Minute
+	// cancelTimeout bounds the wait for a cancelled workflow's end; the executor's own bound is below it, but for restarts.
+	cancelTimeout = 150 * time.Second
+	// maxReason bounds a reason that a person gives, in bytes.
+	maxReason = 512
 )
 
 // AddMachine is what a person says about a new machine.
@@ -46,6 +58,10 @@ type AddMachine struct {
 	BMCPassword string `json:"bmc_password"`
 	// BMCCertificateSHA256 is hex.
 	BMCCertificateSHA256 string `json:"bmc_certificate_sha256"`
+	// Adopt: the machine runs and is protected from the start.
+	Adopt bool `json:"adopt,omitempty"`
+	// From is the discovered machine that becomes this one.
+	From string `json:"from,omitempty"`
 }
 
 // String hides the password.
@@ -58,6 +74,19 @@ func (a AddMachine) GoString() string { return a.String() }
 type Provision struct {
 	Image      string   `json:"image"`
 	PauseAfter []string `json:"pause_after,omitempty"`
+	// Reinstall: an active or adopted machine may be wiped and installed again.
+	Reinstall bool `json:"reinstall,omitempty"`
+}
+
+// Reason is why a person orders something; it may be empty.
+type Reason struct {
+	Reason string `json:"reason"`
+}
+
+// Stopped says which workflows were stopped or let go on, and where they are. Stop is nil when everything goes on.
+type Stopped struct {
+	Stop      *fleet.Stop       `json:"stop"`
+	Workflows []executor.Frozen `json:"workflows"`
 }
 
 // AddImage names a directory on the appliance's host, as an absolute path.

@@ -37,18 +37,25 @@ type command struct {
 
 	Serve   serve `cmd:"" help:"Run the appliance until it is told to end."`
 	Machine struct {
-		Add  machineAdd  `cmd:"" help:"Record a machine: where its controller is, how to know it, which disks may be wiped."`
-		Show machineShow `cmd:"" help:"Show what a machine is, does and waits for."`
-		List machineList `cmd:"" help:"List all machines."`
+		Add       machineAdd       `cmd:"" help:"Record a machine: where its controller is, how to know it, which disks may be wiped."`
+		Adopt     machineAdopt     `cmd:"" help:"Record a machine that runs and is never to be wiped: it is protected from the start."`
+		Protect   machineProtect   `cmd:"" help:"Let no workflow touch a machine's disks until unprotect."`
+		Unprotect machineUnprotect `cmd:"" help:"Remove the protection of a machine."`
+		Show      machineShow      `cmd:"" help:"Show what a machine is, does and waits for."`
+		List      machineList      `cmd:"" help:"List all machines."`
 	} `cmd:"" help:"Machines."`
 	Image struct {
 		Add  imageAdd  `cmd:"" help:"Verify, store and sign the image in a directory made by imagebuild pack."`
 		List imageList `cmd:"" help:"List all images."`
 	} `cmd:"" help:"Images."`
-	Provision provision   `cmd:"" help:"Install an image on a machine. Its recorded disks are wiped."`
-	Resume    resume      `cmd:"" help:"Let a machine go on that pauses after a step."`
-	Events    events      `cmd:"" help:"Print what happened, oldest first."`
-	Version   versionInfo `cmd:"" help:"Print the version of this program."`
+	Discovered discovered  `cmd:"" help:"List the machines that booted here and are nobody's yet."`
+	Provision  provision   `cmd:"" help:"Install an image on a machine. Its recorded disks are wiped."`
+	Resume     resume      `cmd:"" help:"Let a machine go on that pauses after a step, or that was stopped."`
+	Cancel     cancel      `cmd:"" help:"End a machine's workflow and say what its disks hold."`
+	StopAll    stopAll     `cmd:"" help:"Freeze every workflow at its next safe point and say where."`
+	ResumeAll  resumeAll   `cmd:"" help:"Let everything go on that stop-all froze."`
+	Events     events      `cmd:"" help:"Print what happened, oldest first."`
+	Version    versionInfo `cmd:"" help:"Print the version of this program."`
 }
 
 // call is what every command gets to run with.

@@ -10,6 +10,7 @@ import (
 
 	"firstlight/appliance/internal/api"
 	"firstlight/appliance/internal/fault"
+	"firstlight/appliance/internal/fleet"
 )
 
 // maxPasswordFile bounds what is read as a password, in bytes.
@@ -17,7 +18,8 @@ const maxPasswordFile = 4 << 10
 
 type machineAdd struct {
 	Name       string   `arg:"" help:"Name of the machine: a-z, 0-9, '.', '-'."`
-	MAC        []string `name:"mac" required:"" help:"MAC of each network card that may boot; repeat or separate by commas."`
+	From       string   `placeholder:"FOUND" help:"A discovered machine that becomes this one, with its MACs, UUID and inventory."`
+	MAC        []string `name:"mac" help:"MAC of each network card that may boot; repeat or separate by commas."`
 	UUID       string   `name:"uuid" help:"SMBIOS system UUID, where known."`
 	DiskSerial []string `required:"" sep:"none" help:"Serial number of each disk that may be wiped; the first gets the image. Repeat for more."`
 	BMC        struct {
@@ -30,18 +32,108 @@ type machineAdd struct {
 
 // Run implements the command.
 func (m *machineAdd) Run(c *call) error {
+	if m.From == "" && len(m.MAC) == 0 {
+		return fault.New(fault.Usage, "add machine", m.Name, errors.New("neither --mac nor --from is given"), "name its network cards with --mac")
+	}
 	password, err := readPassword(m.BMC.PasswordFile, c.Stdin)
 	if err != nil {
 		return fault.New(fault.Invalid, "add machine", m.Name, err, "put the password alone into a file and name it with --bmc-password-file")
 	}
 	out, err := c.client.AddMachine(c.ctx, api.AddMachine{
 		Name: m.Name, MACs: m.MAC, UUID: m.UUID, DiskSerials: m.DiskSerial, BMCURL: m.BMC.URL, BMCUser: m.BMC.User,
-		BMCPassword: password, BMCCertificateSHA256: strings.ToLower(strings.ReplaceAll(m.BMC.CertSHA256, ":", "")),
+		BMCPassword: password, BMCCertificateSHA256: digest(m.BMC.CertSHA256), From: m.From,
 	})
 	if err != nil {
 		return err
 	}
 	return c.print(out, func(w io.Writer) { fmt.Fprintf(w, "machine %s added as %s\n", out.Name, out.NodeID) })
+}
+
+// digest takes openssl's form of a digest too.
+func digest(s string) string { return strings.ToLower(strings.ReplaceAll(s, ":", "")) }
+
+type machineAdopt struct {
+	Name       string   `arg:"" help:"Name of the machine: a-z, 0-9, '.', '-'."`
+	MAC        []string `name:"mac" required:"" help:"MAC of each of its network cards; repeat or separate by commas."`
+	UUID       string   `name:"uuid" help:"SMBIOS system UUID, where known."`
+	DiskSerial []string `sep:"none" help:"Serial number of each of its disks, where known. Repeat for more."`
+	BMC        struct {
+		URL          string `name:"url" placeholder:"https://ADDRESS" help:"The management controller, where known; then the other three too."`
+		User         string `help:"Its user."`
+		PasswordFile string `placeholder:"FILE" help:"File that holds the user's password; - is standard input."`
+		CertSHA256   string `name:"cert-sha256" placeholder:"HEX" help:"SHA-256 of the controller's certificate."`
+	} `embed:"" prefix:"bmc-"`
+}
+
+// Run implements the command.
+func (m *machineAdopt) Run(c *call) error {
+	in := api.AddMachine{Name: m.Name, MACs: m.MAC, UUID: m.UUID, DiskSerials: m.DiskSerial, Adopt: true,
+		BMCURL: m.BMC.URL, BMCUser: m.BMC.User, BMCCertificateSHA256: digest(m.BMC.CertSHA256)}
+	if m.BMC.PasswordFile != "" {
+		var err error
+		if in.BMCPassword, err = readPassword(m.BMC.PasswordFile, c.Stdin); err != nil {
+			return fault.New(fault.Invalid, "adopt machine", m.Name, err, "put the password alone into a file and name it with --bmc-password-file")
+		}
+	}
+	out, err := c.client.AddMachine(c.ctx, in)
+	if err != nil {
+		return err
+	}
+	return c.print(out, func(w io.Writer) {
+		fmt.Fprintf(w, "machine %s adopted as %s; it is protected: nothing touches its disks before `firstlight machine unprotect %s`\n", out.Name, out.NodeID, out.Name)
+	})
+}
+
+type machineProtect struct {
+	Name   string `arg:"" help:"Name of the machine."`
+	Reason string `help:"Why, for those who meet the refusal."`
+}
+
+// Run implements the command.
+func (m *machineProtect) Run(c *call) error {
+	out, err := c.client.Protect(c.ctx, m.Name, m.Reason)
+	if err != nil {
+		return err
+	}
+	return c.print(out, func(w io.Writer) {
+		fmt.Fprintf(w, "machine %s is %s\n", out.Name, plain(out.Protected.String()))
+		if out.Workflow != nil && out.Workflow.State.Open() {
+			fmt.Fprintf(w, "its workflow is open and fails before its next order that touches a disk; an order already in hand goes on: see `firstlight machine show %s`, `firstlight cancel %s`\n",
+				out.Name, out.Name)
+		}
+	})
+}
+
+type machineUnprotect struct {
+	Name string `arg:"" help:"Name of the machine."`
+}
+
+// Run implements the command.
+func (m *machineUnprotect) Run(c *call) error {
+	out, err := c.client.Unprotect(c.ctx, m.Name)
+	if err != nil {
+		return err
+	}
+	return c.print(out, func(w io.Writer) {
+		fmt.Fprintf(w, "machine %s is not protected any more: `firstlight provision` may wipe its recorded disks\n", out.Name)
+	})
+}
+
+type discovered struct{}
+
+// Run implements the command.
+func (*discovered) Run(c *call) error {
+	all, err := c.client.Machines(c.ctx)
+	if err != nil {
+		return err
+	}
+	found := []fleet.Machine{}
+	for _, m := range all {
+		if m.State == fleet.MachineDiscovered {
+			found = append(found, m)
+		}
+	}
+	return c.print(found, func(w io.Writer) { listDiscovered(w, found) })
 }
 
 // readPassword reads a password and drops one newline at its end.
@@ -93,34 +185,4 @@ func (*machineList) Run(c *call) error {
 		return err
 	}
 	return c.print(all, func(w io.Writer) { listMachines(w, all) })
-}
-
-type provision struct {
-	Name       string   `arg:"" help:"Name of the machine."`
-	Image      string   `required:"" help:"Name of the image."`
-	PauseAfter []string `placeholder:"STEP,…" help:"Steps after which to wait for resume, such as wipe or deploy."`
-}
-
-// Run implements the command.
-func (p *provision) Run(c *call) error {
-	out, err := c.client.Provision(c.ctx, p.Name, api.Provision{Image: p.Image, PauseAfter: p.PauseAfter})
-	if err != nil {
-		return err
-	}
-	return c.print(out, func(w io.Writer) {
-		fmt.Fprintf(w, "machine %s is being provisioned with image %s; follow it with `firstlight machine show %s`\n", out.Name, out.Image, out.Name)
-	})
-}
-
-type resume struct {
-	Name string `arg:"" help:"Name of the machine."`
-}
-
-// Run implements the command.
-func (r *resume) Run(c *call) error {
-	out, err := c.client.Resume(c.ctx, r.Name)
-	if err != nil {
-		return err
-	}
-	return c.print(out, func(w io.Writer) { fmt.Fprintf(w, "machine %s goes on\n", out.Name) })
 }

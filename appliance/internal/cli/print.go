@@ -7,13 +7,14 @@ import (
 	"text/tabwriter"
 	"time"
 
+	"firstlight/appliance/internal/executor"
 	"firstlight/appliance/internal/fleet"
 	"firstlight/appliance/internal/images"
 )
 
 // marks show a step's state at a glance, on any terminal.
 var marks = map[fleet.StepState]string{
-	fleet.StepPending: ".", fleet.StepRunning: ">", fleet.StepPaused: "=", fleet.StepDone: "+", fleet.StepFailed: "!", fleet.StepSkipped: "-",
+	fleet.StepCancelled: "x", fleet.StepPending: ".", fleet.StepRunning: ">", fleet.StepPaused: "=", fleet.StepDone: "+", fleet.StepFailed: "!", fleet.StepSkipped: "-",
 }
 
 // clock is the time of day, UTC; the date is in the first line.
@@ -52,6 +53,15 @@ func showMachine(w io.Writer, m fleet.Machine) {
 	}
 	if f := m.Failure; f != nil {
 		fmt.Fprintf(w, "failed at %s: %s\ncause: %s\nnext: %s\n", f.Step, plain(f.What), plain(f.Why), plain(f.Next))
+	}
+	if x := m.Cancel; x != nil {
+		fmt.Fprintf(w, "cancelled at %s by %s: %s\n", x.Step, plain(x.By), plain(dash(x.Reason)))
+		if x.Outcome != "" {
+			fmt.Fprintf(w, "outcome: %s\nnext: %s\n", plain(x.Outcome), plain(x.Next))
+		}
+	}
+	if m.Protected != nil {
+		fmt.Fprintln(w, plain(m.Protected.String()))
 	}
 	for _, a := range m.Alarms {
 		fmt.Fprintf(w, "alarm %s: %s\n", day(a.Time), plain(a.Text))
@@ -121,13 +131,64 @@ func facts(m fleet.Machine) [][2]string {
 	}
 	rows := [][2]string{
 		{"node", m.NodeID}, {"node key", m.NodeKeyID}, {"session", session}, {"MACs", strings.Join(m.MACs, " ")}, {"UUID", m.UUID},
-		{"disks", strings.Join(m.DiskSerials, " ")}, {"BMC", m.BMC.User + " at " + m.BMC.URL},
+		{"disks", strings.Join(m.DiskSerials, " ")}, {"BMC", controller(m.BMC)},
+	}
+	for _, d := range m.DiskState {
+		since := ""
+		if !d.Since.IsZero() {
+			since = " since " + day(d.Since)
+		}
+		rows = append(rows, [2]string{"disk " + plain(d.Serial), "holds " + d.Holds + since + ": " + d.Why})
 	}
 	if h := m.Hardware; h != nil {
 		rows = append(rows, [2]string{"hardware", strings.TrimSpace(h.Manufacturer + " " + h.Product)}, [2]string{"serial", h.Serial},
 			[2]string{"firmware", strings.TrimSpace(h.FirmwareMode + " " + h.FirmwareVersion)})
 	}
 	return rows
+}
+
+func controller(b fleet.BMC) string {
+	if b.URL == "" {
+		return ""
+	}
+	return b.User + " at " + b.URL
+}
+
+func listDiscovered(w io.Writer, all []fleet.Machine) {
+	if len(all) == 0 {
+		fmt.Fprintln(w, "no discovered machines; unknown machines are booted only with boot.discovery = true")
+		return
+	}
+	t := tabwriter.NewWriter(w, 0, 8, 2, ' ', 0)
+	defer t.Flush()
+	fmt.Fprintln(t, "NAME\tMAC\tSERIAL\tPRODUCT\tDISKS\tSINCE")
+	for _, m := range all {
+		h := m.Hardware
+		if h == nil {
+			h = &fleet.Hardware{}
+		}
+		disks := []string{}
+		for _, d := range h.Disks {
+			disks = append(disks, d.Serial)
+		}
+		since := ""
+		if m.Waiting != nil {
+			since = day(m.Waiting.Since)
+		}
+		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%s\n", m.Name, dash(strings.Join(m.MACs, " ")), dash(plain(h.Serial)),
+			dash(plain(strings.TrimSpace(h.Manufacturer+" "+h.Product))), dash(plain(strings.Join(disks, " "))), since)
+	}
+}
+
+func showPreview(w io.Writer, p executor.Preview) {
+	fmt.Fprintf(w, "would install image %s on machine %s (%s), MACs %s, by its controller %s\n", p.Image, p.Machine, p.NodeID, strings.Join(p.MACs, " "), controller(p.BMC))
+	for _, d := range p.Disks {
+		fmt.Fprintf(w, "disk %s would be %s; model %s, %s, holds %s\n", plain(d.Serial), d.Would, dash(plain(d.Model)), size(int64(d.SizeBytes)), d.Holds)
+		if d.Doubt != "" {
+			fmt.Fprintf(w, "  doubt: %s\n", plain(d.Doubt))
+		}
+	}
+	fmt.Fprintln(w, "no other disk would be written; nothing was sent")
 }
 
 func listMachines(w io.Writer, all []fleet.Machine) {
@@ -143,8 +204,13 @@ func listMachines(w io.Writer, all []fleet.Machine) {
 		switch {
 		case m.Failure != nil:
 			what = m.Failure.Step + ": " + m.Failure.Why
+		case m.Cancel != nil && m.Waiting == nil:
+			what = "cancelled at " + m.Cancel.Step + ": " + m.Cancel.Outcome
 		case m.Waiting != nil:
 			what = "waiting for " + m.Waiting.For
+		}
+		if m.Protected != nil {
+			what = strings.TrimSpace("protected; " + what)
 		}
 		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\n", m.Name, m.State, dash(m.Image), dash(strings.Join(m.MACs, " ")), plain(what))
 	}

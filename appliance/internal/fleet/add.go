@@ -55,7 +55,18 @@ type Spec struct {
 	BMCPassword Secret
 	// BMCCertificateSHA256 is the digest of the controller's leaf certificate, 32 bytes.
 	BMCCertificateSHA256 []byte
+	// Adopt: the machine runs and is never to be wiped: it is protected from the start, and disk serials and the controller may be
+	// left out.
+	Adopt bool
+	// From is the name of a discovered machine that becomes this one: with its node id, its MACs, its UUID where the specification
+	// names none, and its inventory. Empty for none.
+	From string
+	// By is who says it, for people.
+	By string
 }
+
+// ErrTaken: a name, MAC or disk serial is another machine's.
+var ErrTaken = errors.New("already taken")
 
 // check normalises the specification in place.
 func (s *Spec) check() error {
@@ -84,13 +95,16 @@ func (s *Spec) check() error {
 		}
 		s.UUID = u.String()
 	}
-	if len(s.DiskSerials) == 0 || len(s.DiskSerials) > maxSerials {
+	if len(s.DiskSerials) == 0 && !s.Adopt || len(s.DiskSerials) > maxSerials {
 		return bad("want 1 to %d disk serials, got %d: a disk is named by its serial number, never by /dev name", maxSerials, len(s.DiskSerials))
 	}
 	for _, d := range s.DiskSerials {
 		if d == "" || len(d) > maxSerial || strings.TrimSpace(d) != d || strings.HasPrefix(d, "/dev/") {
 			return bad("%q is not a disk's serial number", d)
 		}
+	}
+	if s.Adopt && s.BMCURL == "" && s.BMCUser == "" && len(s.BMCPassword) == 0 && len(s.BMCCertificateSHA256) == 0 {
+		return nil
 	}
 	u, err := url.Parse(s.BMCURL)
 	if err != nil || u.Scheme != "https" || u.Host == "" || u.User != nil || u.RawQuery != "" {
@@ -105,14 +119,22 @@ func (s *Spec) check() error {
 	return nil
 }
 
-// AddMachine stores a new machine. A name, MAC, UUID or disk serial that another machine has is refused, with that machine's name.
+// AddMachine stores a new machine. A name, MAC or disk serial that another machine has is refused (ErrTaken) with that machine's
+// name. A system UUID need not be unique in the field (INV-02): both machines are flagged.
 func (r *Repo) AddMachine(ctx context.Context, s Spec, now time.Time) (Record, error) {
+	r.add.Lock()
+	defer r.add.Unlock()
 	s.MACs = slices.Clone(s.MACs)
+	var found Record
+	if s.From != "" {
+		var err error
+		if found, err = r.discovered(ctx, &s); err != nil {
+			return Record{}, err
+		}
+	}
 	if err := s.check(); err != nil {
 		return Record{}, err
 	}
-	r.add.Lock()
-	defer r.add.Unlock()
 	all, err := r.Machines(ctx)
 	if err != nil {
 		return Record{}, err
@@ -121,21 +143,61 @@ func (r *Repo) AddMachine(ctx context.Context, s Spec, now time.Time) (Record, e
 		return Record{}, fmt.Errorf("add machine %q: the fleet holds %d machines, its limit", s.Name, MaxMachines)
 	}
 	for i := range all {
+		if all[i].Name == s.From {
+			continue
+		}
 		if what := shared(&all[i], &s); what != "" {
-			return Record{}, fmt.Errorf("add machine %q: machine %q already has %s", s.Name, all[i].Name, what)
+			return Record{}, fmt.Errorf("add machine %q: %w: machine %q already has %s%s", s.Name, ErrTaken, all[i].Name, what, enrol(&all[i]))
 		}
 	}
 	rec := Record{
 		Name: s.Name, NodeID: ident.New("node"), MACs: s.MACs, UUID: s.UUID, DiskSerials: s.DiskSerials,
 		BMC: BMC{URL: s.BMCURL, User: s.BMCUser}, BMCCertificateSHA256: s.BMCCertificateSHA256, Added: At(now),
 	}
-	if err := r.setBMCPassword(ctx, s.Name, s.BMCPassword); err != nil {
-		return Record{}, err
+	if s.Adopt {
+		rec.Adopted, rec.Protected = true, &Protection{Since: At(now), By: s.By, Why: "adopted as a machine that runs"}
+	}
+	if s.From != "" {
+		rec.NodeID, rec.Hardware, rec.Connected, rec.Epoch, rec.Alarms = found.NodeID, found.Hardware, found.Connected, found.Epoch, found.Alarms
+	}
+	if len(s.BMCPassword) > 0 {
+		if err := r.setBMCPassword(ctx, s.Name, s.BMCPassword); err != nil {
+			return Record{}, err
+		}
 	}
 	if _, err := save(ctx, r.store, machinesPrefix+s.Name, &rec, 0); err != nil {
 		return Record{}, fmt.Errorf("add machine %q: %w", s.Name, err)
 	}
-	return rec, nil
+	if s.From != "" {
+		if err := r.drop(ctx, machinesPrefix+s.From); err != nil {
+			return rec, fmt.Errorf("add machine %q: forget %q: %w", s.Name, s.From, err)
+		}
+	}
+	return rec, r.FlagUUID(ctx, &rec, rec.UUID, now)
+}
+
+// discovered fills a specification with what a discovered machine said of itself.
+func (r *Repo) discovered(ctx context.Context, s *Spec) (Record, error) {
+	found, err := r.Machine(ctx, s.From)
+	if err != nil {
+		return Record{}, fmt.Errorf("add machine %q: %w", s.Name, err)
+	}
+	if found.Discovered.IsZero() {
+		return Record{}, fmt.Errorf("add machine %q: machine %q was not discovered, it is enrolled already", s.Name, s.From)
+	}
+	s.MACs = append(s.MACs, found.MACs...)
+	if s.UUID == "" {
+		s.UUID = found.UUID
+	}
+	return found, nil
+}
+
+// enrol is what to do about a clash with a discovered machine.
+func enrol(m *Record) string {
+	if m.Discovered.IsZero() {
+		return ""
+	}
+	return ": enrol that one with --from " + m.Name
 }
 
 func shared(m *Record, s *Spec) string {
@@ -146,9 +208,6 @@ func shared(m *Record, s *Spec) string {
 		if slices.Contains(m.MACs, mac) {
 			return "MAC " + mac
 		}
-	}
-	if s.UUID != "" && m.UUID == s.UUID {
-		return "UUID " + s.UUID
 	}
 	for _, d := range s.DiskSerials {
 		if slices.Contains(m.DiskSerials, d) {

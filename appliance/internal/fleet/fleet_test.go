@@ -80,7 +80,6 @@ func TestAddMachineRefusals(t *testing.T) {
 		`machine "m1" already has this name`: func(s *fleet.Spec) { s.Name = "m1" },
 		`already has MAC 52:54:00:00:00:0b`:  func(s *fleet.Spec) { s.MACs = []string{"52:54:00:00:00:0B"} },
 		`already has disk serial DISK0001`:   func(s *fleet.Spec) { s.DiskSerials = []string{"DISK0001"} },
-		`already has UUID f47ac10b-`:         func(s *fleet.Spec) { s.UUID = "f47ac10b-58cc-4372-a567-0e02b2c3d479" },
 		`want a name of 1 to`:                func(s *fleet.Spec) { s.Name = "Not/a name" },
 		`is not a MAC of 6 bytes`:            func(s *fleet.Spec) { s.MACs = []string{"00:00:5e:00:53:01:02:03"} },
 		`want 1 to 16 MACs`:                  func(s *fleet.Spec) { s.MACs = nil },

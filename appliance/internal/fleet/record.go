@@ -53,18 +53,19 @@ type Record struct {
 	DiscoveryKeyID string `json:"discovery_key_id,omitempty"`
 }
 
-// Alarm appends an alarm; the same text again within an hour is the same alarm.
-func (r *Record) Alarm(now time.Time, text string) {
+// Alarm appends an alarm; the same text again within an hour is the same alarm, and then it returns false.
+func (r *Record) Alarm(now time.Time, text string) bool {
 	text = Clip(text)
 	for _, a := range r.Alarms {
 		if a.Text == text && now.Sub(a.Time.Time) < time.Hour {
-			return
+			return false
 		}
 	}
 	r.Alarms = append(r.Alarms, Alarm{Time: At(now), Text: text})
 	if n := len(r.Alarms) - MaxAlarms; n > 0 {
 		r.Alarms = slices.Delete(r.Alarms, 0, n)
 	}
+	return true
 }
 
 // Revoke adds a key to the revoked ones.

@@ -133,15 +133,20 @@ func (r *Repo) ByMAC(ctx context.Context, macs []string) (Record, error) {
 	})
 }
 
+// find prefers a machine that is enrolled: of one that was just enrolled both records are there for a moment.
 func (r *Repo) find(ctx context.Context, what string, is func(*Record) bool) (Record, error) {
 	all, err := r.Machines(ctx)
 	if err != nil {
 		return Record{}, err
 	}
+	var found *Record
 	for i := range all {
-		if is(&all[i]) {
-			return all[i], nil
+		if m := &all[i]; is(m) && (found == nil || !found.Discovered.IsZero()) {
+			found = m
 		}
+	}
+	if found != nil {
+		return *found, nil
 	}
 	return Record{}, fmt.Errorf("machine with %s: %w", what, ErrUnknown)
 }
@@ -171,14 +176,17 @@ func (r *Repo) SaveRun(ctx context.Context, run *Run, rev int64) (int64, error) 
 
 // DeleteRun removes a workflow and its lease, whatever their revisions; missing is fine. Only its executor calls it.
 func (r *Repo) DeleteRun(ctx context.Context, run *Run) error {
-	for _, key := range []string{leasesPrefix + run.Plan.LeaseID, workflowsPrefix + run.ID} {
-		e, err := r.store.Get(ctx, key)
-		if err == nil {
-			err = r.store.Delete(ctx, key, e.Rev)
-		}
-		if err != nil && !errors.Is(err, store.ErrNotFound) {
-			return err
-		}
+	return errors.Join(r.drop(ctx, leasesPrefix+run.Plan.LeaseID), r.drop(ctx, workflowsPrefix+run.ID))
+}
+
+// drop removes a key, whatever its revision; missing is fine.
+func (r *Repo) drop(ctx context.Context, key string) error {
+	e, err := r.store.Get(ctx, key)
+	if err == nil {
+		err = r.store.Delete(ctx, key, e.Rev)
+	}
+	if err != nil && !errors.Is(err, store.ErrNotFound) {
+		return err
 	}
 	return nil
 }
