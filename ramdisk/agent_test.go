@@ -47,17 +47,21 @@ type bench struct {
 	machine *disktest.Machine
 	p       platform
 	role    Role
+	blobs   *blobs
+	state   string // folder in dir
 
 	mu      sync.Mutex
 	lines   []string
 	clock   time.Duration // how far the machine's clock is from the world's
 	reports []string
 	ended   string
-	done    chan error
+	// cancelRun ends the running agent's context; stop waits for its end too.
+	cancelRun context.CancelFunc
+	stop      func()
 }
 
 func newBench(t *testing.T) *bench {
-	b := &bench{t: t, g: gatewaytest.NewGateway(t), dir: t.TempDir(), disk: disktest.New("FL-1", 8<<20), role: RAMDisk, done: make(chan error, 1)}
+	b := &bench{t: t, g: gatewaytest.NewGateway(t), dir: t.TempDir(), disk: disktest.New("FL-1", 8<<20), role: RAMDisk, state: "state"}
 	b.machine = &disktest.Machine{Disks: []*disktest.Disk{b.disk}}
 	sys := fstest.MapFS{"class/net/eth0/type": {Data: []byte("1\n")}, "class/net/eth0/address": {Data: []byte(mac + "\n")}, "class/net/eth0/device/vendor": {},
 		"class/dmi/id/product_uuid": {Data: []byte("4c4c4544-0031-3510-8054-b4c04f564431\n")}}
@@ -136,7 +140,7 @@ func (b *bench) overlay(edit func(*sitev1.DiscoveryAssertion)) {
 }
 
 func (b *bench) config() Config {
-	return Config{Role: b.role, Version: "test", StateDir: filepath.Join(b.dir, "state"), OverlayDir: b.dir, ConfigFile: filepath.Join(b.dir, "config.toml"), Say: b.say}
+	return Config{Role: b.role, Version: "test", StateDir: filepath.Join(b.dir, b.state), OverlayDir: b.dir, ConfigFile: filepath.Join(b.dir, "config.toml"), Say: b.say}
 }
 
 // start runs the agent until the test ends.
@@ -148,8 +152,12 @@ func (b *bench) start() {
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	stopped := make(chan struct{})
-	go func() { defer close(stopped); b.done <- a.Run(ctx) }()
-	b.t.Cleanup(func() { cancel(); <-stopped })
+	go func() {
+		defer close(stopped)
+		a.Run(ctx)
+	}()
+	b.cancelRun, b.stop = cancel, func() { cancel(); <-stopped }
+	b.t.Cleanup(b.stop)
 }
 
 func TestSEC04_JoinsFromAnyClock(t *testing.T) {

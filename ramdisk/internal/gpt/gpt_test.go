@@ -2,6 +2,7 @@ package gpt
 
 import (
 	"bytes"
+	"crypto/rand"
 	"encoding/binary"
 	"errors"
 	"strings"
@@ -41,6 +42,7 @@ func image(blocks, block, count, each int64) memory {
 func TestDEP05_SecondCopyMovesToTheEnd(t *testing.T) {
 	for _, c := range []struct{ block, count, each int64 }{{512, 128, 128}, {512, 128, 256}, {4096, 128, 128}} {
 		img := image(200, c.block, c.count, c.each)
+		rand.Read(img[:446]) // boot code for BIOS machines and the disk's signature
 		disk := make(memory, 1000*c.block)
 		copy(disk, img)
 		before, err := Read(disk, int64(len(img)), int(c.block))
@@ -64,6 +66,9 @@ func TestDEP05_SecondCopyMovesToTheEnd(t *testing.T) {
 		}
 		if got := binary.LittleEndian.Uint32(disk[446+12:]); got != 999 {
 			t.Errorf("%+v: protective MBR covers %d blocks, want 999", c, got)
+		}
+		if !bytes.Equal(disk[:446], img[:446]) || !bytes.Equal(disk[510:c.block], img[510:c.block]) {
+			t.Errorf("%+v: block 0 changed beside the partition entries: a BIOS finds other boot code", c)
 		}
 		copy(disk[c.block:], make([]byte, c.block)) // the first copy is lost: the moved one must do
 		second, err := Read(disk, int64(len(disk)), int(c.block))

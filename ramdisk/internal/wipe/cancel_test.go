@@ -123,7 +123,11 @@ func TestWIPE07_AWipeThatBeginsForgetsThatTheDiskWasClean(t *testing.T) {
 	d := disktest.New("FL-1", size)
 	var ledger Ledger
 	ledger.Record("wf", d.Info)
-	Disks(ctx, machine(d), []disk.Selector{{Serial: "FL-1"}}, Command{Ledger: &ledger, Workflow: "wf", Progress: func(Progress) { cancel(errOperator) }})
+	Disks(ctx, machine(d), []disk.Selector{{Serial: "FL-1"}}, Command{Ledger: &ledger, Workflow: "wf", Progress: func(p Progress) {
+		if p.Done > 0 {
+			cancel(errOperator)
+		}
+	}})
 	if ledger.Take("wf", d.Info) {
 		t.Error("a disk whose second wipe was cancelled still counts as clean")
 	}
@@ -151,7 +155,7 @@ func TestProgressOfManyDisksIsBounded(t *testing.T) {
 	for i := range 20 {
 		d := DiskProgress{Disk: disk.Disk{Serial: fmt.Sprintf("S%d", i), Size: 100}, Outcome: Clean}
 		if i == 19 {
-			d.Outcome, d.Done = "", 150
+			d.Outcome, d.Done, d.Begun = "", 150, true
 		}
 		p.Disks = append(p.Disks, d)
 	}

@@ -64,6 +64,7 @@ func Disks(ctx context.Context, sys disk.System, selectors []disk.Selector, cmd 
 			limit <- struct{}{}
 			defer func() { <-limit }()
 			defer c.Close()
+			p.begin(i)
 			if cmd.Ledger != nil {
 				cmd.Ledger.Take(cmd.Workflow, c.Disk)
 			}

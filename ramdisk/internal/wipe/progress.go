@@ -20,6 +20,8 @@ type DiskProgress struct {
 	Disk disk.Disk
 	// Done is out of twice the disk's size: writing, then reading back.
 	Done int64
+	// Begun says that the disk's turn has come.
+	Begun bool
 	// Outcome is empty while the disk is worked on.
 	Outcome string
 }
@@ -29,7 +31,7 @@ func (p DiskProgress) phase() string {
 	switch {
 	case p.Outcome != "":
 		return p.Outcome
-	case p.Done == 0:
+	case !p.Begun:
 		return "waiting"
 	case p.Done <= p.Disk.Size:
 		return "erasing"
@@ -99,6 +101,13 @@ func newProgress(cs []*disk.Claimed, cmd Command) *progress {
 		p.now.Disks = append(p.now.Disks, DiskProgress{Disk: c.Disk})
 	}
 	return p
+}
+
+func (p *progress) begin(i int) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.now.Disks[i].Begun = true
+	p.tell()
 }
 
 func (p *progress) set(i int, done int64) {

@@ -133,7 +133,11 @@ func TestWIPE09_AllOrNothingBeforeTheFirstByte(t *testing.T) {
 
 func TestWIPE09_DiskExchangedWhileErasingIsNotClean(t *testing.T) {
 	d := disktest.New("FL-1", size)
-	r, err := wipeOne(t, d, Command{Progress: func(Progress) { d.Exchange(func(i *disk.Disk) { i.Sequence++ }) }})
+	r, err := wipeOne(t, d, Command{Progress: func(p Progress) {
+		if p.Done > 0 {
+			d.Exchange(func(i *disk.Disk) { i.Sequence = 1 << 40 })
+		}
+	}})
 	if r.Outcome != Failed || !errors.Is(r.Err, disk.ErrDiffers) || err == nil {
 		t.Errorf("got %+v, %v, want failed: the disk that was read back is another", r, err)
 	}
