@@ -34,6 +34,14 @@ type breakKind struct {
 	judge func(ctx context.Context, r *run) []judge.Check
 }
 
+// hooks are the break's; none at all for nil.
+func (b *breakKind) hooks() breakKind {
+	if b == nil {
+		return breakKind{}
+	}
+	return *b
+}
+
 // breakKinds in the order of the stages where they show.
 func breakKinds() []breakKind {
 	return []breakKind{
@@ -63,10 +71,8 @@ func findBreak(name string) *breakKind {
 // judgeBreak looks at a run that must have failed: where, why, and what must not have happened.
 func (r *run) judgeBreak(ctx context.Context) error {
 	b := r.spoil
-	if vm := r.box.VM(); vm != nil {
-		if err := vm.Pause(ctx); err != nil {
-			return err
-		}
+	if err := r.pause(ctx); err != nil {
+		return err
 	}
 	first := "none"
 	if s := r.record.FirstFailed(); s != nil {
@@ -91,22 +97,12 @@ func next(f *judge.Failure) string {
 	return f.Next
 }
 
-// untouched checks that not one byte of the disk changed, by its content and by the counters.
-func (r *run) untouched(ctx context.Context) []judge.Check {
-	out := []judge.Check{judge.Untouched(r.diskPath(), r.pattern)}
-	s, err := r.sample(ctx)
-	if err != nil {
-		return append(out, judge.Fail("nothing was written", "%v", err))
-	}
-	return append(out, judge.Of("nothing was written", s.WriteOps == 0 && s.UnmapOps == 0, "%d writes, %d discards since power on", s.WriteOps, s.UnmapOps))
-}
-
 func tftpBreak() breakKind {
 	return breakKind{
 		name: "tftp", what: "the boot program is missing on the site", stage: "tftp",
 		cause: regexp.MustCompile(regexp.QuoteMeta(fixtures.UEFIProgram)), without: []string{fixtures.UEFIProgram},
 		judge: func(ctx context.Context, r *run) []judge.Check {
-			s, t, err := r.trace(ctx)
+			s, t, err := r.trace(ctx, r.machine)
 			if err != nil {
 				return []judge.Check{judge.Fail("packets", "%v", err)}
 			}
@@ -142,7 +138,7 @@ func kexecBreak() breakKind {
 				return []judge.Check{judge.Fail("serial", "%v", err)}
 			}
 			return []judge.Check{judge.Of("serial: no deployed system", judge.OSLine.FindString(serial) == "", "the deployed system's line is %q", judge.OSLine.FindString(serial)),
-				named("deploy: ", judge.NoTrace(r.diskPath(), r.pattern))}
+				named("deploy: ", judge.NoTrace(r.disk().path, r.disk().pattern))}
 		},
 	}
 }

@@ -60,8 +60,8 @@ func manifestBreak() breakKind {
 			return err
 		},
 		judge: func(_ context.Context, r *run) []judge.Check {
-			return []judge.Check{spoiled("manifest", p.Spoiled()), named("wipe: ", judge.NoTrace(r.diskPath(), r.pattern)),
-				judge.AllZero("deploy: nothing was written", r.diskPath(), 0, 0)}
+			return []judge.Check{spoiled("manifest", p.Spoiled()), named("wipe: ", judge.NoTrace(r.disk().path, r.disk().pattern)),
+				judge.AllZero("deploy: nothing was written", r.disk().path, 0, 0)}
 		},
 	}
 }
@@ -81,9 +81,9 @@ func chunkBreak() breakKind {
 			return err
 		},
 		judge: func(_ context.Context, r *run) []judge.Check {
-			return []judge.Check{spoiled("chunk", p.Spoiled()), named("wipe: ", judge.NoTrace(r.diskPath(), r.pattern)),
-				judge.AllZero("deploy: the disk's start is cleared", r.diskPath(), 0, 1<<20),
-				judge.AllZero("deploy: the disk's end is cleared", r.diskPath(), -1<<20, 0)}
+			return []judge.Check{spoiled("chunk", p.Spoiled()), named("wipe: ", judge.NoTrace(r.disk().path, r.disk().pattern)),
+				judge.AllZero("deploy: the disk's start is cleared", r.disk().path, 0, 1<<20),
+				judge.AllZero("deploy: the disk's end is cleared", r.disk().path, -1<<20, 0)}
 		},
 	}
 }
@@ -126,7 +126,7 @@ func pinBreak() breakKind {
 
 // thief fetches the machine's boot and joins with it before the machine does.
 func (r *run) thief(ctx context.Context) error {
-	mac, err := net.ParseMAC(r.lab.MAC(0))
+	mac, err := net.ParseMAC(r.mac)
 	if err != nil {
 		return err
 	}
@@ -138,7 +138,7 @@ func (r *run) thief(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	id, err := r.peer.JoinDiscovery(ctx, boot, &commonv1.HardwareClaims{SystemUuid: r.uuid, Macs: []string{r.lab.MAC(0)}})
+	id, err := r.peer.JoinDiscovery(ctx, boot, &commonv1.HardwareClaims{SystemUuid: r.uuid, Macs: []string{r.mac}})
 	if err != nil {
 		return fmt.Errorf("thief: %w", err)
 	}
@@ -152,7 +152,7 @@ func scriptBreak() breakKind {
 		name: "script", what: "somebody else joined with the boot lease before the machine asks for its script", stage: "script",
 		cause: regexp.MustCompile(`(?i)boot lease .*(consumed|used)[^\r\n]*`),
 		step: func(ctx context.Context, r *run, rec *judge.Record) error {
-			vm := r.box.VM()
+			vm := r.rack.VM()
 			if stolen || vm == nil || !rec.Over("tftp") {
 				return nil
 			}
@@ -164,7 +164,7 @@ func scriptBreak() breakKind {
 			return errors.Join(r.thief(ctx), vm.Resume(ctx))
 		},
 		judge: func(ctx context.Context, r *run) []judge.Check {
-			s, t, err := r.trace(ctx)
+			s, t, err := r.trace(ctx, r.machine)
 			if err != nil {
 				return []judge.Check{judge.Fail("packets", "%v", err)}
 			}
@@ -274,7 +274,7 @@ func (r *run) stealSecret(ctx context.Context) (*peer.Seed, error) {
 	if !ok {
 		return nil, errors.New("the image has no configuration partition")
 	}
-	text, err := fault.ReadFAT(ctx, r.diskPath(), part.Start, "/config.toml")
+	text, err := fault.ReadFAT(ctx, r.disk().path, part.Start, "/config.toml")
 	if err != nil {
 		return nil, err
 	}

@@ -3,6 +3,7 @@ package scenario
 import (
 	"fmt"
 	"io"
+	"sync"
 	"time"
 
 	"firstlight/testbed/judge"
@@ -11,21 +12,30 @@ import (
 // beat is how often a running stage says that it still runs.
 const beat = 15 * time.Second
 
-// progress tells a person what happens, a line for each change.
+// progress tells a person what happens, a line for each change. Several may write to one writer.
 type progress struct {
 	w       io.Writer
+	mu      *sync.Mutex // held while w is written to
 	started time.Time
+	label   string
 	states  map[string]string
 	last    time.Time
 }
 
 func newProgress(w io.Writer) *progress {
-	return &progress{w: w, started: time.Now(), states: map[string]string{}, last: time.Now()}
+	return &progress{w: w, mu: &sync.Mutex{}, started: time.Now(), states: map[string]string{}, last: time.Now()}
+}
+
+// labelled is a progress of its own to the same writer, each line with a label.
+func (p *progress) labelled(label string) *progress {
+	return &progress{w: p.w, mu: p.mu, started: p.started, label: label + ": ", states: map[string]string{}, last: p.last}
 }
 
 func (p *progress) say(format string, args ...any) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
 	p.last = time.Now()
-	fmt.Fprintf(p.w, "[%6.1f s] %s\n", time.Since(p.started).Seconds(), fmt.Sprintf(format, args...))
+	fmt.Fprintf(p.w, "[%6.1f s] %s%s\n", time.Since(p.started).Seconds(), p.label, fmt.Sprintf(format, args...))
 }
 
 // record says what changed since the last record, and now and then how far the running stage is.
@@ -47,7 +57,10 @@ func (p *progress) record(rec *judge.Record) {
 			p.say("%-10s %s (%.1f s)%s", name, s.State, s.End.Sub(*s.Start).Seconds(), why)
 		}
 	}
-	if time.Since(p.last) < beat {
+	p.mu.Lock()
+	quiet := time.Since(p.last)
+	p.mu.Unlock()
+	if quiet < beat {
 		return
 	}
 	for _, name := range judge.Stages {

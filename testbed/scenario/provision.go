@@ -15,13 +15,22 @@ import (
 	"firstlight/testbed/qemu"
 )
 
+func provisionScenario() Scenario {
+	return Scenario{Name: Provision, What: "one machine from power-off to a running node agent, then a power cycle", Core: true, Firmware: []string{UEFI, BIOS},
+		Breaks: breakNames(func(breakKind) bool { return true }), CoreBreaks: breakNames(func(b breakKind) bool { return b.core }),
+		HoldAfter: []string{"wipe", "deploy"}}
+}
+
+// clockScenario is the whole chain of a machine whose clock starts with that year.
+func clockScenario(name string, year int) Scenario {
+	return Scenario{Name: name, What: fmt.Sprintf("the same with a machine whose clock says %d", year), Firmware: []string{UEFI},
+		machines: []box{{rtc: fmt.Sprintf("%d-01-01T00:00:00", year), year: year}}}
+}
+
 // pollEvery is how often the record is read.
 const pollEvery = 500 * time.Millisecond
 
-// bmcPort is where a BMC serves HTTPS.
-const bmcPort = 443
-
-// writeLog is who wrote when: the disk's counters beside the stage that ran.
+// writeLog is who wrote when: the disks' counters beside the stage that ran.
 type writeLog struct {
 	samples int
 	// before is the most that was written in a sample that was surely taken before the wipe began, in bytes.
@@ -39,6 +48,42 @@ type writeSample struct {
 // maxSamples bounds the log of samples.
 const maxSamples = 1 << 16
 
+// add takes a sample of all disks that is older than the record: what it counts was written before the record's newest stage.
+func (w *writeLog) add(rec *judge.Record, stats ...qemu.BlockStat) {
+	stage := ""
+	for _, name := range judge.Stages {
+		if rec.Reached(name) {
+			stage = name
+		}
+	}
+	var read, written int64
+	for _, s := range stats {
+		read, written = read+s.ReadBytes, written+s.WriteBytes
+	}
+	if !rec.Reached("wipe") {
+		w.samples++
+		w.before = max(w.before, written)
+	}
+	if len(w.lines) < maxSamples {
+		w.lines = append(w.lines, writeSample{stamp(time.Now()), stage, read, written})
+	}
+}
+
+func (m *machine) saveWrites() error {
+	f, err := os.Create(filepath.Join(m.dir, "blockstats.jsonl"))
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	e := json.NewEncoder(f)
+	for _, l := range m.writes.lines {
+		if err := e.Encode(l); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // pauses are the stages after which the workflow waits for the judge.
 func (r *run) pauses() []string {
 	switch {
@@ -50,52 +95,91 @@ func (r *run) pauses() []string {
 	return []string{"wipe", "deploy"}
 }
 
-// provision starts the workflow and follows it to its end or to the stage after which the run holds.
-func (r *run) provision(ctx context.Context) error {
-	args := []string{"provision", machineName, "--image", imageName}
-	if p := r.pauses(); len(p) > 0 {
-		args = append(args, "--pause-after", strings.Join(p, ","))
-	}
-	if _, err := r.firstlight(ctx, args...); err != nil {
+// provisionOne starts the first machine's workflow and follows it to its end or to the stage after which the run holds.
+func provisionOne(ctx context.Context, r *run) error {
+	if err := r.order(ctx, r.machine, r.pauses()...); err != nil {
 		return err
 	}
+	f := following{paused: func(ctx context.Context, stage string) (bool, error) {
+		if r.spoil != nil {
+			return false, r.spoil.paused(ctx, r, stage)
+		}
+		r.judgePause(r.machine, stage)
+		r.held = r.HoldAfter == stage
+		return r.held, nil
+	}}
+	if r.spoil != nil && r.spoil.step != nil {
+		f.step = func(ctx context.Context, rec *judge.Record) error { return r.spoil.step(ctx, r, rec) }
+	}
+	return r.follow(ctx, r.machine, f)
+}
+
+// order asks for the machine's provisioning.
+func (r *run) order(ctx context.Context, m *machine, pauseAfter ...string) error {
+	args := []string{"provision", m.name, "--image", imageName}
+	if len(pauseAfter) > 0 {
+		args = append(args, "--pause-after", strings.Join(pauseAfter, ","))
+	}
+	_, err := r.firstlight(ctx, args...)
+	return err
+}
+
+// following is what to do on the way; nil does nothing.
+type following struct {
+	// step is called with each new record.
+	step func(ctx context.Context, rec *judge.Record) error
+	// paused is called when the workflow paused after that stage, while the machine stands still. done leaves both as they are and
+	// ends the following; otherwise both go on.
+	paused func(ctx context.Context, stage string) (done bool, err error)
+}
+
+// over are the states of a machine that nothing more happens to.
+var over = []string{"active", "failed", "cancelled"}
+
+// follow reads the machine's record and counters until its workflow is over, or paused says that it is enough.
+func (r *run) follow(ctx context.Context, m *machine, f following) error {
 	handled := map[string]bool{}
 	for {
-		stat, statErr := r.sample(ctx)
-		rec, err := r.show(ctx)
+		stats, statErr := m.counters(ctx)
+		rec, err := r.show(ctx, m)
 		if err != nil {
 			return err
 		}
-		r.record = rec
-		r.out.record(rec)
+		m.say.record(rec)
 		if statErr == nil {
-			r.writes.add(rec, stat)
+			m.writes.add(rec, stats...)
 		}
-		switch rec.State {
-		case "active", "failed":
-			return r.saveWrites()
-		case "paused":
-			stage := pausedAfter(rec)
-			if stage == "" || handled[stage] {
-				break
-			}
-			handled[stage] = true
-			if done, err := r.paused(ctx, stage); done || err != nil {
-				return errors.Join(err, r.saveWrites())
+		if slices.Contains(over, rec.State) {
+			return m.saveWrites()
+		}
+		if rec.State == "paused" {
+			if stage := pausedAfter(rec); stage != "" && !handled[stage] {
+				handled[stage] = true
+				if done, err := r.standStill(ctx, m, stage, f); done || err != nil {
+					return errors.Join(err, m.saveWrites())
+				}
 			}
 		}
-		if r.spoil != nil && r.spoil.step != nil {
-			if err := r.spoil.step(ctx, r, rec); err != nil {
+		if f.step != nil {
+			if err := f.step(ctx, rec); err != nil {
 				return err
 			}
 		}
-		select {
-		case <-ctx.Done():
-			return r.late(ctx, rec)
-		case <-r.appliance.exited:
-			return fmt.Errorf("appliance ended: %v: %s", r.appliance.err, r.lastServeLine())
-		case <-time.After(pollEvery):
+		if err := r.wait(ctx, rec); err != nil {
+			return err
 		}
+	}
+}
+
+// wait waits until the record is to be read again.
+func (r *run) wait(ctx context.Context, rec *judge.Record) error {
+	select {
+	case <-ctx.Done():
+		return r.late(ctx, rec)
+	case <-r.appliance.exited:
+		return fmt.Errorf("appliance ended: %v: %s", r.appliance.err, r.lastServeLine())
+	case <-time.After(pollEvery):
+		return nil
 	}
 }
 
@@ -113,54 +197,6 @@ func (r *run) late(ctx context.Context, rec *judge.Record) error {
 	return fmt.Errorf("run was interrupted; %s", what)
 }
 
-// sample reads the disk's counters.
-func (r *run) sample(ctx context.Context) (qemu.BlockStat, error) {
-	vm := r.box.VM()
-	if vm == nil {
-		return qemu.BlockStat{}, errors.New("machine is off")
-	}
-	stats, err := vm.BlockStats(ctx)
-	if err != nil {
-		return qemu.BlockStat{}, err
-	}
-	if len(stats) != 1 {
-		return qemu.BlockStat{}, fmt.Errorf("counters of %d disks, want 1", len(stats))
-	}
-	return stats[0], nil
-}
-
-// add takes a sample that is older than the record: what it counts was written before the record's newest stage.
-func (w *writeLog) add(rec *judge.Record, s qemu.BlockStat) {
-	stage := ""
-	for _, name := range judge.Stages {
-		if rec.Reached(name) {
-			stage = name
-		}
-	}
-	if !rec.Reached("wipe") {
-		w.samples++
-		w.before = max(w.before, s.WriteBytes)
-	}
-	if len(w.lines) < maxSamples {
-		w.lines = append(w.lines, writeSample{stamp(time.Now()), stage, s.ReadBytes, s.WriteBytes})
-	}
-}
-
-func (r *run) saveWrites() error {
-	f, err := os.Create(filepath.Join(r.dir, "blockstats.jsonl"))
-	if err != nil {
-		return err
-	}
-	defer f.Close()
-	e := json.NewEncoder(f)
-	for _, l := range r.writes.lines {
-		if err := e.Encode(l); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
 // pausedAfter is the stage that a paused workflow was to pause after: the last one that is over.
 func pausedAfter(rec *judge.Record) string {
 	stage := ""
@@ -172,76 +208,50 @@ func pausedAfter(rec *judge.Record) string {
 	return stage
 }
 
-// paused stops the machine, has the stage judged, and lets both go on. done says that the run holds here.
-func (r *run) paused(ctx context.Context, stage string) (done bool, err error) {
-	r.out.say("%-10s paused, the machine stands still", stage)
-	vm := r.box.VM()
+// standStill stops the machine, has the stage looked at, and lets both go on. done says that they do not.
+func (r *run) standStill(ctx context.Context, m *machine, stage string, f following) (done bool, err error) {
+	m.say.say("%-10s paused, the machine stands still", stage)
+	vm := m.rack.VM()
 	if vm == nil {
 		return false, fmt.Errorf("machine is off in the pause after %s", stage)
 	}
 	if err := vm.Pause(ctx); err != nil {
 		return false, err
 	}
-	stats, err := vm.BlockStats(ctx)
-	if err != nil || len(stats) != 1 {
-		return false, fmt.Errorf("counters in the pause after %s: %d disks, %w", stage, len(stats), err)
+	if m.stats[stage], err = vm.BlockStats(ctx); err != nil {
+		return false, fmt.Errorf("counters in the pause after %s: %w", stage, err)
 	}
-	r.stats[stage] = stats[0]
-	if r.spoil != nil {
-		err = r.spoil.paused(ctx, r, stage)
-	} else {
-		r.judgePause(stage)
-	}
-	if err != nil {
-		return false, err
-	}
-	if r.HoldAfter == stage {
-		r.held = true
-		return true, nil
+	if f.paused != nil {
+		if done, err := f.paused(ctx, stage); done || err != nil {
+			return done, err
+		}
 	}
 	if err := vm.Resume(ctx); err != nil {
 		return false, err
 	}
-	_, err = r.firstlight(ctx, "resume", machineName)
+	_, err = r.firstlight(ctx, "resume", m.name)
 	return false, err
 }
 
 // judgePause looks at the disk after a wipe or a deploy, while nothing runs in the machine.
-func (r *run) judgePause(stage string) {
-	s := r.stats[stage]
+func (r *run) judgePause(m *machine, stage string) {
+	s, d := m.stats[stage][m.box.target], m.disk()
 	switch stage {
 	case "wipe":
-		r.add(judge.Of("nobody wrote before the wipe", r.writes.samples > 0 && r.writes.before == 0,
-			"%d samples from power on to the wipe, %d bytes written", r.writes.samples, r.writes.before))
-		r.add(named("wipe: ", judge.NoTrace(r.diskPath(), r.pattern)))
-		r.add(judge.Of("wipe: the disk was written and read back", s.WriteOps > 0 && s.ReadBytes >= diskSize,
-			"%d bytes written, %d discarded, %d read since power on; the disk has %d", s.WriteBytes, s.UnmapBytes, s.ReadBytes, diskSize))
+		r.add(judge.Of("nobody wrote before the wipe", m.writes.samples > 0 && m.writes.before == 0,
+			"%d samples from power on to the wipe, %d bytes written", m.writes.samples, m.writes.before))
+		r.add(named("wipe: ", judge.NoTrace(d.path, d.pattern)))
+		r.add(judge.Of("wipe: the disk was written and read back", s.WriteOps > 0 && s.ReadBytes >= d.size,
+			"%d bytes written, %d discarded, %d read since power on; the disk has %d", s.WriteBytes, s.UnmapBytes, s.ReadBytes, d.size))
 	case "deploy":
-		for _, c := range judge.Deployed(r.diskPath(), r.image.Manifest, filepath.Join(r.image.Dir, "blobs")) {
+		for _, c := range judge.Deployed(d.path, r.image.Manifest, filepath.Join(r.image.Dir, "blobs")) {
 			r.add(named("deploy: ", c))
 		}
-		r.add(named("deploy: ", judge.NoTrace(r.diskPath(), r.pattern)))
-		before := r.stats["wipe"]
+		r.add(named("deploy: ", judge.NoTrace(d.path, d.pattern)))
+		before := m.stats["wipe"][m.box.target]
 		want := r.image.Manifest.DataSize()
 		wrote, read := s.WriteBytes-before.WriteBytes, s.ReadBytes-before.ReadBytes
 		r.add(judge.Of("deploy: chunks were written and read back", wrote >= want && read >= want,
 			"%d bytes written and %d read since the wipe; the image's chunks have %d", wrote, read, want))
 	}
-}
-
-// add takes a check and says it.
-func (r *run) add(checks ...judge.Check) {
-	for _, c := range checks {
-		word := "ok"
-		if !c.OK {
-			word = "NOT OK"
-		}
-		r.out.say("  %-6s %s: %s", word, c.Name, c.Detail)
-	}
-	r.checks = append(r.checks, checks...)
-}
-
-func named(prefix string, c judge.Check) judge.Check {
-	c.Name = prefix + c.Name
-	return c
 }

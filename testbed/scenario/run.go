@@ -4,13 +4,13 @@ import (
 	"context"
 	"crypto/rand"
 	"encoding/hex"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
 	"net"
 	"os"
 	"path/filepath"
+	"sync"
 	"time"
 
 	"firstlight/testbed/fixtures"
@@ -18,7 +18,6 @@ import (
 	"firstlight/testbed/netlab"
 	"firstlight/testbed/peer"
 	"firstlight/testbed/qemu"
-	"firstlight/testbed/rack"
 )
 
 // imageName is what the demo image is called in the appliance.
@@ -33,29 +32,27 @@ type run struct {
 	out      *progress
 	log      *slog.Logger
 
+	// machines is the rack. The embedded one is the first of them: most scenarios have no other.
+	machines []*machine
+	*machine
+
 	// Made by prepare and start.
 	dir       string
 	ramdisk   fixtures.RAMDisk
 	image     fixtures.Image
 	programs  map[string]int64
-	pattern   fixtures.Pattern
-	uuid      string
 	lab       *netlab.Lab
-	box       *rack.Machine
-	bmc       *controller
 	serve     serveConfig
 	appliance *appliance
 	peer      peer.Host
-	closers   []closer
 
-	// Seen on the way.
-	record     *judge.Record
-	recordJSON []byte
-	checks     []judge.Check
-	errs       []string
-	writes     writeLog
-	// stats at the pauses, by the stage before.
-	stats map[string]qemu.BlockStat
+	// mu guards what follows: several machines may be followed at a time.
+	mu      sync.Mutex
+	closers []closer
+	checks  []judge.Check
+
+	// ended is how the run ended, in a word; empty is the state of the first machine's record.
+	ended string
 	held  bool
 }
 
@@ -65,7 +62,30 @@ type closer struct {
 }
 
 // onClose has f called when the run ends, last one first.
-func (r *run) onClose(what string, f func() error) { r.closers = append(r.closers, closer{what, f}) }
+func (r *run) onClose(what string, f func() error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.closers = append(r.closers, closer{what, f})
+}
+
+// add takes a check and says it.
+func (r *run) add(checks ...judge.Check) {
+	for _, c := range checks {
+		word := "ok"
+		if !c.OK {
+			word = "NOT OK"
+		}
+		r.out.say("  %-6s %s: %s", word, c.Name, c.Detail)
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.checks = append(r.checks, checks...)
+}
+
+func named(prefix string, c judge.Check) judge.Check {
+	c.Name = prefix + c.Name
+	return c
+}
 
 // do is the whole run; whatever happens, everything that it made is gone afterwards, but for logs worth keeping.
 func (r *run) do(ctx context.Context) *Report {
@@ -88,29 +108,40 @@ func (r *run) attempt(ctx context.Context) error {
 	if err := r.start(ctx); err != nil {
 		return err
 	}
-	if err := r.provision(ctx); err != nil {
+	drive := r.scenario.drive
+	if drive == nil {
+		drive = provisionOne
+	}
+	if err := drive(ctx, r); err != nil {
 		return err
 	}
 	return r.conclude(ctx)
 }
 
-// conclude judges how the machine ended.
+// conclude judges how the machines ended.
 func (r *run) conclude(ctx context.Context) error {
 	switch {
 	case r.spoil != nil:
 		return r.judgeBreak(ctx)
 	case r.held:
 		return nil
+	case r.scenario.judge != nil:
+		return r.scenario.judge(ctx, r)
 	case r.record.State != "active":
 		return nil // the report tells the record's own cause
 	}
-	if err := r.judgeActive(ctx); err != nil {
-		return err
-	}
-	return r.powerCycle(ctx)
+	return becameNode(ctx, r)
 }
 
-// prepare makes what needs no network: the run's folder, the RAM disk, the image, the disk.
+// becameNode judges the first machine as a node, and once more after a power cycle.
+func becameNode(ctx context.Context, r *run) error {
+	if err := r.judgeActive(ctx, r.machine); err != nil {
+		return err
+	}
+	return r.powerCycle(ctx, r.machine)
+}
+
+// prepare makes what needs no network: the run's folder, the RAM disk, the image, the disks.
 func (r *run) prepare(ctx context.Context) error {
 	if os.Geteuid() != 0 {
 		return errors.New("network namespaces and taps need root: run it as root")
@@ -124,38 +155,42 @@ func (r *run) prepare(ctx context.Context) error {
 	if r.dir, err = os.MkdirTemp("", "firstlight-run-"); err != nil {
 		return err
 	}
-	if err := os.Mkdir(filepath.Join(r.dir, "machine"), 0o700); err != nil {
-		return err
-	}
 	if err := r.openLog(); err != nil {
 		return err
 	}
 	r.out.say("run folder %s", r.dir)
-	build, err := os.Create(filepath.Join(r.dir, "imagebuild.log"))
+	if err := r.build(ctx); err != nil {
+		return err
+	}
+	for _, m := range r.machines {
+		if err := m.fill(r.dir); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// build makes what the site serves.
+func (r *run) build(ctx context.Context) error {
+	log, err := os.Create(filepath.Join(r.dir, "imagebuild.log"))
 	if err != nil {
 		return err
 	}
-	defer build.Close()
-	cache := &fixtures.Cache{Bin: r.Bin, Progress: build}
+	defer log.Close()
+	cache := &fixtures.Cache{Bin: r.Bin, Progress: log}
 	r.out.say("RAM disk and image (built once, then from %s)", filepath.Join(r.Bin, "cache"))
 	if r.ramdisk, err = cache.RAMDisk(ctx); err != nil {
 		return err
 	}
-	var variant fixtures.Variant
-	var without []string
+	variant, without := r.scenario.image, r.scenario.without
 	if r.spoil != nil {
 		variant, without = r.spoil.image, r.spoil.without
 	}
 	if r.image, err = cache.Image(ctx, variant); err != nil {
 		return err
 	}
-	if r.programs, err = fixtures.Firmware(filepath.Join(r.dir, "firmware"), without...); err != nil {
-		return err
-	}
-	r.uuid = newUUID()
-	r.pattern = fixtures.Pattern{Serial: "FLT" + randomHex(4) + "5"}
-	r.stats = map[string]qemu.BlockStat{}
-	return r.pattern.WriteDisk(r.diskPath(), diskSize)
+	r.programs, err = fixtures.Firmware(filepath.Join(r.dir, "firmware"), without...)
+	return err
 }
 
 func (r *run) openLog() error {
@@ -168,18 +203,14 @@ func (r *run) openLog() error {
 	return nil
 }
 
-func (r *run) diskPath() string   { return filepath.Join(r.dir, "disk.raw") }
-func (r *run) serialPath() string { return filepath.Join(r.dir, "machine", qemu.SerialLog) }
-func (r *run) pcapPath() string   { return filepath.Join(r.dir, "segment.pcap") }
-
-// start cables the rack and starts everything but the machine.
+// start cables the rack and starts everything but the machines.
 func (r *run) start(ctx context.Context) error {
 	var err error
 	dir := filepath.Join(r.dir, "net")
 	if err := os.Mkdir(dir, 0o700); err != nil {
 		return err
 	}
-	if r.lab, err = netlab.New(ctx, netlab.Config{Name: "run", Dir: dir, Machines: 1}); err != nil {
+	if r.lab, err = netlab.New(ctx, netlab.Config{Name: "run", Dir: dir, Machines: len(r.machines)}); err != nil {
 		return err
 	}
 	r.onClose("network", r.lab.Close)
@@ -187,24 +218,17 @@ func (r *run) start(ctx context.Context) error {
 		ListenPacket: func(network, addr string) (net.PacketConn, error) {
 			return r.lab.ListenPacket(netlab.Peer, network, addr)
 		}}
-	// The capture outlives ctx: an interrupted run still closes it in order.
-	stop, err := r.lab.Capture(context.WithoutCancel(ctx), 0, r.pcapPath())
-	if err != nil {
-		return err
-	}
-	r.onClose("capture", stop)
-	// Without IPv6 the firmware still has two network boots to give up before it starts from its disk; with it, a third one.
-	noIPv6 := []string{"-fw_cfg", "name=opt/org.tianocore/IPv6Support,string=no"}
-	r.box = rack.New(qemu.Config{Name: machineName, Dir: filepath.Join(r.dir, "machine"), NetNS: r.lab.NS(netlab.Segment), Firmware: r.Firmware,
-		MemoryMiB: 1024, Tap: r.lab.Tap(0), MAC: r.lab.MAC(0), UUID: r.uuid, RTCBase: r.scenario.rtc, ExtraArgs: noIPv6,
-		Disks: []qemu.Disk{{Path: r.diskPath(), Serial: r.pattern.Serial, Driver: "virtio-blk"}}})
-	r.onClose("machine", r.powerOff)
-	if r.bmc, err = r.startBMC(r.box, bmcPort); err != nil {
-		return err
+	for _, m := range r.machines {
+		if err := m.cable(ctx, r); err != nil {
+			return err
+		}
 	}
 	r.serve = r.newServeConfig()
-	if r.spoil != nil && r.spoil.setup != nil {
-		if err := r.spoil.setup(r); err != nil {
+	for _, setup := range []func(*run) error{r.scenario.setup, r.spoil.hooks().setup} {
+		if setup == nil {
+			continue
+		}
+		if err := setup(r); err != nil {
 			return err
 		}
 	}
@@ -216,20 +240,30 @@ func (r *run) start(ctx context.Context) error {
 	return r.enroll(ctx)
 }
 
-// enroll tells the appliance of the machine and the image, as an operator would.
+// enroll tells the appliance of the machines and the image, as an operator would.
 func (r *run) enroll(ctx context.Context) error {
-	serial := r.pattern.Serial
-	if r.spoil != nil && r.spoil.serial != nil {
-		serial = r.spoil.serial(serial)
-	}
-	if err := r.addMachine(ctx, machineName, r.lab.MAC(0), r.uuid, serial, r.bmc); err != nil {
-		return err
+	for _, m := range r.machines {
+		if m.box.unknown {
+			continue
+		}
+		serial := m.disk().serial
+		if spoil := r.spoil.hooks().serial; spoil != nil {
+			serial = spoil(serial)
+		}
+		if err := r.addMachine(ctx, m.name, m.mac, m.uuid, serial, m.bmc); err != nil {
+			return err
+		}
 	}
 	if _, err := r.firstlight(ctx, "image", "add", imageName, r.image.Dir); err != nil {
 		return err
 	}
-	if r.spoil != nil && r.spoil.enrolled != nil {
-		return r.spoil.enrolled(ctx, r)
+	for _, enrolled := range []func(context.Context, *run) error{r.scenario.enrolled, r.spoil.hooks().enrolled} {
+		if enrolled == nil {
+			continue
+		}
+		if err := enrolled(ctx, r); err != nil {
+			return err
+		}
 	}
 	return nil
 }
@@ -244,99 +278,6 @@ func (r *run) addMachine(ctx context.Context, name, mac, uuid, serial string, c 
 		"--bmc-url", "https://"+c.address, "--bmc-user", c.user, "--bmc-password-file", password,
 		"--bmc-cert-sha256", c.certificateHex())
 	return err
-}
-
-// report says how the run ended. attempt's error, if any, is its first cause.
-func (r *run) report(ctx context.Context, err error) *Report {
-	rep := &Report{Scenario: r.scenario.Name, Firmware: r.Firmware, Break: r.Break, Outcome: OutcomeFailed, Machine: machineName,
-		Stages: stages(r.record, time.Now()), Checks: r.checks, Errors: r.errs}
-	if r.record != nil {
-		if cause := r.record.Cause(); cause != "" {
-			rep.Errors = append(rep.Errors, cause)
-			rep.Errors = append(rep.Errors, r.lastWords()...)
-		}
-		if r.record.State == "active" && err == nil {
-			rep.Outcome = OutcomeActive
-		}
-	}
-	if err != nil {
-		rep.Errors = append(rep.Errors, err.Error())
-		rep.Outcome = r.outcome(ctx)
-	}
-	if r.held && err == nil {
-		rep.Outcome = outcomeHeld + r.HoldAfter
-	}
-	if len(rep.Checks) == 0 {
-		rep.Checks = []judge.Check{judge.Fail("run", "it ended before there was anything to judge")}
-	}
-	rep.met = r.spoil != nil && err == nil
-	for _, c := range rep.Checks {
-		if !c.OK {
-			rep.Errors = append(rep.Errors, "check: "+c.Name+": "+c.Detail)
-		}
-	}
-	if rep.Errors == nil {
-		rep.Errors = []string{}
-	}
-	return rep
-}
-
-func (r *run) outcome(ctx context.Context) string {
-	switch ctx.Err() {
-	case context.DeadlineExceeded:
-		return OutcomeTimeout
-	case context.Canceled:
-		return OutcomeInterrupted
-	}
-	return OutcomeFailed
-}
-
-// lastWords is what the machine said last on its serial line.
-func (r *run) lastWords() []string {
-	serial, err := judge.ReadSerial(r.serialPath())
-	if err != nil {
-		return nil
-	}
-	var out []string
-	for _, line := range judge.LastWords(serial, 2) {
-		out = append(out, "serial line: "+line)
-	}
-	return out
-}
-
-// keep leaves the run's folder where it helps, and nothing otherwise. Keys, credentials and the disk stay only when asked for.
-func (r *run) keep(rep *Report) {
-	if r.dir == "" {
-		return
-	}
-	if !r.Keep && (rep.Satisfied() || rep.BrokeAsSaid() || rep.Outcome == OutcomeInterrupted) {
-		if err := os.RemoveAll(r.dir); err != nil {
-			rep.Errors = append(rep.Errors, err.Error())
-		}
-		return
-	}
-	rep.Logs = r.dir
-	for name, b := range map[string][]byte{"record.json": r.recordJSON, "report.json": r.encode(rep)} {
-		if err := os.WriteFile(filepath.Join(r.dir, name), b, 0o600); err != nil {
-			rep.Errors = append(rep.Errors, err.Error())
-		}
-	}
-	if r.Keep {
-		return
-	}
-	for _, name := range []string{"disk.raw", "data", "socket"} {
-		if err := os.RemoveAll(filepath.Join(r.dir, name)); err != nil {
-			rep.Errors = append(rep.Errors, err.Error())
-		}
-	}
-}
-
-func (r *run) encode(rep *Report) []byte {
-	b, err := json.MarshalIndent(rep, "", "  ")
-	if err != nil {
-		return []byte(err.Error())
-	}
-	return append(b, '\n')
 }
 
 func randomHex(n int) string {

@@ -1,8 +1,25 @@
-// Package scenario runs one machine through the whole chain and has it judged from outside.
+// Package scenario runs machines through the whole chain and has them judged from outside.
 //
-// A run makes everything itself: namespaces, a BMC, a disk full of a pattern, the RAM disk and an image. It drives the programs
-// in bin/ as a person would, and QEMU as a BMC would; package judge then looks at the disk file, the serial line, the packets and
-// the public record. A break is the same run with one link spoiled from outside (package fault); it must end where it broke.
+// A run makes everything itself: namespaces, BMCs, disks full of a pattern, the RAM disk and an image. It drives the programs
+// in bin/ as a person would, and QEMU as a BMC would; package judge then looks at the disk files, the serial lines, the packets
+// and the public record. A break is the provision run with one link spoiled from outside (package fault); it must end where it
+// broke.
+//
+// # Adding a scenario
+//
+// A Scenario is a cabling list, then hooks. Put a function that returns one in a file of its own and name it in All. The
+// machines are declared (box, drive), the appliance is set (settings), the image spoiled (image), and then, in this order:
+//
+//	setup     before the appliance starts: men in the middle (run.proxy), other addresses in run.serve
+//	enrolled  the appliance serves, knows the image and each machine whose box is not unknown; nothing is powered on
+//	drive     what happens: run.order and run.follow a machine, run.powerOn one that nobody ordered, run.firstlight anything
+//	judge     what must hold: run.add(judge.Of(…)); read files, packets (run.trace) and records, change nothing
+//
+// Every hook may be nil: then the first machine is provisioned, and judged as an active one that a power cycle does not change.
+// run.machines holds the machines in the order of the list, each with its rack.Machine, BMC, tap, disks and newest record; the
+// run's own fields and methods are those of the first (run.rack, run.record, run.untouched …). What a drive ends with is compared
+// with the scenario's outcome word, by default the state of the first machine's record, and run.ended says another one. A judge
+// adds at least one check, whatever happened.
 //
 // It is for testbed/cmd/testbed, and imports the testbed's packages and public clients only.
 package scenario
@@ -15,23 +32,61 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"firstlight/testbed/fixtures"
 )
 
-// Scenario names one kind of run.
+// Scenario names one kind of run, and declares it.
 type Scenario struct {
 	Name string `json:"name"`
 	// What says in a line what must hold.
 	What string `json:"what"`
 	// Core ones run at every change; Breaks and CoreBreaks name what `--break` takes.
-	Core       bool     `json:"core"`
+	Core bool `json:"core"`
+	// Firmware is what `--firmware` takes, the first one when it says nothing; it is for boxes that name none themselves.
 	Firmware   []string `json:"firmware"`
 	Breaks     []string `json:"breaks,omitempty"`
 	CoreBreaks []string `json:"core_breaks,omitempty"`
 	HoldAfter  []string `json:"hold_after,omitempty"`
 
-	// rtc is the machine's clock at power on; empty is the host's. year is what the agent must then find.
-	rtc  string
-	year int
+	// machines is the cabling list; empty is one enrolled machine with one disk.
+	machines []box
+	// appliance changes the appliance's configuration.
+	appliance settings
+	// image spoils the image before it is packed; without are boot programs that the site lacks.
+	image   fixtures.Variant
+	without []string
+	// outcome is the word that the run must end with; empty is OutcomeActive.
+	outcome string
+
+	setup    func(r *run) error
+	enrolled func(ctx context.Context, r *run) error
+	drive    func(ctx context.Context, r *run) error
+	judge    func(ctx context.Context, r *run) error
+}
+
+// settings are what a site's owner decides.
+type settings struct {
+	// discovery answers machines that nobody enrolled.
+	discovery bool
+	// replaceROM gives a BIOS machine undionly.kpxe although its card has an iPXE of its own.
+	replaceROM bool
+}
+
+// Want is the outcome that satisfies the judge.
+func (s Scenario) Want() string {
+	if s.outcome == "" {
+		return OutcomeActive
+	}
+	return s.outcome
+}
+
+// boxes is the cabling list with its default.
+func (s Scenario) boxes() []box {
+	if len(s.machines) == 0 {
+		return []box{{}}
+	}
+	return s.machines
 }
 
 // Firmware kinds.
@@ -43,24 +98,14 @@ const (
 // Provision is the one scenario that takes breaks and holds.
 const Provision = "provision"
 
-// All lists the scenarios.
-func All() []Scenario {
-	return []Scenario{
-		{Name: Provision, What: "one machine from power-off to a running node agent, then a power cycle", Core: true, Firmware: []string{UEFI},
-			Breaks: breakNames(func(breakKind) bool { return true }), CoreBreaks: breakNames(func(b breakKind) bool { return b.core }),
-			HoldAfter: []string{"wipe", "deploy"}},
-		{Name: "clock-past", What: "the same with a machine whose clock says 2000", Firmware: []string{UEFI}, rtc: "2000-01-01T00:00:00", year: 2000},
-		{Name: "clock-future", What: "the same with a machine whose clock says 2090", Firmware: []string{UEFI}, rtc: "2090-01-01T00:00:00", year: 2090},
-	}
-}
-
 // DefaultTimeout bounds a run when Options.Timeout is zero.
 const DefaultTimeout = 20 * time.Minute
 
 // Options say what to run.
 type Options struct {
-	Scenario  string
-	Firmware  string // empty is uefi
+	Scenario string
+	// Firmware is empty for the scenario's first.
+	Firmware  string
 	Break     string
 	HoldAfter string
 	// Keep leaves the run's folder where it is, disk and all.
@@ -86,14 +131,14 @@ func (o Options) check() (Scenario, *breakKind, error) {
 	}
 	s := All()[at]
 	switch {
-	case o.Firmware == BIOS:
-		return bad("firmware bios: the chain boots UEFI machines only until the BIOS path is built")
-	case !slices.Contains(s.Firmware, o.Firmware):
+	case o.Firmware != "" && !slices.Contains(s.Firmware, o.Firmware):
 		return bad("firmware %q: want %s", o.Firmware, strings.Join(s.Firmware, " or "))
 	case o.HoldAfter != "" && !slices.Contains(s.HoldAfter, o.HoldAfter):
 		return bad("hold after %q: scenario %s holds after %s", o.HoldAfter, s.Name, orNothing(s.HoldAfter))
 	case o.Break != "" && o.HoldAfter != "":
 		return bad("break and hold-after in one run")
+	case o.Break != "" && o.Firmware == BIOS:
+		return bad("break %q with firmware bios: breaks are for UEFI machines", o.Break)
 	case o.Timeout < 0:
 		return bad("timeout %s", o.Timeout)
 	}
@@ -116,12 +161,12 @@ func orNothing(words []string) string {
 // Run runs and judges. The report is complete whenever Run returns one, also when ctx ended the run early; without one, the
 // error wraps ErrUsage.
 func Run(ctx context.Context, o Options) (*Report, error) {
-	if o.Firmware == "" {
-		o.Firmware = UEFI
-	}
 	s, b, err := o.check()
 	if err != nil {
 		return nil, err
+	}
+	if o.Firmware == "" {
+		o.Firmware = s.Firmware[0]
 	}
 	if o.Timeout == 0 {
 		o.Timeout = DefaultTimeout
@@ -132,5 +177,6 @@ func Run(ctx context.Context, o Options) (*Report, error) {
 	limited, cancel := context.WithTimeout(ctx, o.Timeout)
 	defer cancel()
 	r := &run{Options: o, scenario: s, spoil: b, started: time.Now(), out: newProgress(o.Out)}
+	r.declare(s.boxes())
 	return r.do(limited), nil
 }

@@ -145,7 +145,7 @@ func TestWritesBeforeTheWipe(t *testing.T) {
 
 func TestRunRefusesBeforeItStarts(t *testing.T) {
 	t.Parallel()
-	for _, o := range []Options{{Scenario: "x"}, {Scenario: Provision, Firmware: BIOS}, {Scenario: Provision, Break: "x"}, {Scenario: "clock-past", HoldAfter: "wipe"}} {
+	for _, o := range []Options{{Scenario: "x"}, {Scenario: Provision, Firmware: "coreboot"}, {Scenario: Provision, Break: "x"}, {Scenario: "clock-past", HoldAfter: "wipe"}} {
 		if rep, err := Run(context.Background(), o); rep != nil || !errors.Is(err, ErrUsage) {
 			t.Errorf("%+v: report %v, error %v; want ErrUsage", o, rep, err)
 		}

@@ -54,6 +54,8 @@ type serveConfig struct {
 		FirmwareDir   string   `toml:"firmware_dir"`
 		RAMDiskDir    string   `toml:"ramdisk_dir"`
 		KernelArgs    []string `toml:"kernel_args"`
+		Discovery     bool     `toml:"discovery,omitempty"`
+		ReplaceROM    bool     `toml:"replace_rom_ipxe,omitempty"`
 	} `toml:"boot"`
 }
 
@@ -65,6 +67,7 @@ func (r *run) newServeConfig() serveConfig {
 	c.Boot.Interface, c.Boot.Address, c.Boot.HTTPListen, c.Boot.HTTPAdvertise = "eth0", netlab.SiteAddress, http, http
 	c.Boot.FirmwareDir, c.Boot.RAMDiskDir = filepath.Join(r.dir, "firmware"), r.ramdisk.Dir
 	c.Boot.KernelArgs = []string{"console=ttyS0"}
+	c.Boot.Discovery, c.Boot.ReplaceROM = r.scenario.appliance.discovery, r.scenario.appliance.replaceROM
 	return c
 }
 
@@ -185,16 +188,16 @@ func (r *run) firstlight(ctx context.Context, args ...string) ([]byte, error) {
 	return out, nil
 }
 
-// show reads the machine's public record.
-func (r *run) show(ctx context.Context) (*judge.Record, error) {
-	out, err := r.firstlight(ctx, "--json", "machine", "show", machineName)
+// show reads the machine's public record; it is then the machine's newest.
+func (r *run) show(ctx context.Context, m *machine) (*judge.Record, error) {
+	out, err := r.firstlight(ctx, "--json", "machine", "show", m.name)
 	if err != nil {
 		return nil, err
 	}
 	var rec judge.Record
 	if err := json.Unmarshal(out, &rec); err != nil {
-		return nil, fmt.Errorf("read record of %s: %w", machineName, err)
+		return nil, fmt.Errorf("read record of %s: %w", m.name, err)
 	}
-	r.recordJSON = out
+	m.record, m.recordJSON = &rec, out
 	return &rec, nil
 }

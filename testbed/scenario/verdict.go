@@ -2,7 +2,6 @@ package scenario
 
 import (
 	"context"
-	"encoding/hex"
 	"fmt"
 	"net"
 	"net/netip"
@@ -26,8 +25,8 @@ const (
 )
 
 // segment is what the judge of packets knows.
-func (r *run) segment() (judge.Segment, error) {
-	mac, err := net.ParseMAC(r.lab.MAC(0))
+func (r *run) segment(m *machine) (judge.Segment, error) {
+	mac, err := net.ParseMAC(m.mac)
 	if err != nil {
 		return judge.Segment{}, err
 	}
@@ -43,8 +42,8 @@ func (r *run) segment() (judge.Segment, error) {
 	return judge.Segment{Machine: mac, Site: site, HTTP: http, Gateway: gateway, GatewayName: serverName, ProgramSize: r.programs[fixtures.UEFIProgram]}, nil
 }
 
-func (r *run) trace(ctx context.Context) (judge.Segment, *judge.Trace, error) {
-	s, err := r.segment()
+func (r *run) trace(ctx context.Context, m *machine) (judge.Segment, *judge.Trace, error) {
+	s, err := r.segment(m)
 	if err != nil {
 		return s, nil, err
 	}
@@ -53,17 +52,17 @@ func (r *run) trace(ctx context.Context) (judge.Segment, *judge.Trace, error) {
 	case <-ctx.Done():
 		return s, nil, ctx.Err()
 	}
-	t, err := judge.ReadTrace(r.pcapPath(), gatewayPort, httpPort)
+	t, err := judge.ReadTrace(m.pcap, gatewayPort, httpPort)
 	return s, t, err
 }
 
 // judgeActive looks at everything that a machine leaves on its way to being a node.
-func (r *run) judgeActive(ctx context.Context) error {
-	r.add(judge.Active(r.record)...)
-	if err := r.judgeSerial(ctx); err != nil {
+func (r *run) judgeActive(ctx context.Context, m *machine) error {
+	r.add(judge.Active(m.record)...)
+	if err := r.judgeSerial(ctx, m); err != nil {
 		return err
 	}
-	s, t, err := r.trace(ctx)
+	s, t, err := r.trace(ctx, m)
 	if err != nil {
 		return err
 	}
@@ -72,34 +71,34 @@ func (r *run) judgeActive(ctx context.Context) error {
 }
 
 // judgeSerial reads the serial line: the clock, the deployed system's line, and that no reset lies between.
-func (r *run) judgeSerial(ctx context.Context) error {
-	serial, err := judge.ReadSerial(r.serialPath())
+func (r *run) judgeSerial(ctx context.Context, m *machine) error {
+	serial, err := judge.ReadSerial(m.serialPath())
 	if err != nil {
 		return err
 	}
-	r.add(judge.Clock(serial, r.scenario.year, time.Now(), r.Timeout))
+	r.add(judge.Clock(serial, m.box.year, time.Now(), r.Timeout))
 	waiting, cancel := context.WithTimeout(ctx, serialLimit)
 	defer cancel()
-	m, _, err := qemu.WaitSerial(waiting, r.serialPath(), judge.OSLine, 0)
+	words, _, err := qemu.WaitSerial(waiting, m.serialPath(), judge.OSLine, 0)
 	if err != nil {
 		r.add(judge.Fail("serial: deployed system", "%v", err))
 		return ctx.Err()
 	}
-	os, err := judge.ParseOS(m)
+	os, err := judge.ParseOS(words)
 	if err != nil {
 		return err
 	}
-	r.add(judge.Of("serial: deployed system", os.Nonce == r.image.Nonce && os.DiskSerial == r.pattern.Serial,
-		"nonce %s (image has %s), root on disk %s (ours is %s), boot %s, %s s after its start", os.Nonce, r.image.Nonce, os.DiskSerial, r.pattern.Serial, os.BootID, os.Uptime))
-	r.add(judge.Of("record: session of the boot on the serial line", r.record.Connected != nil && r.record.Connected.BootID == os.BootID,
-		"serial line says boot %s, the session %s", os.BootID, bootOf(r.record)))
-	deployed := r.record.Step("deploy")
+	r.add(judge.Of("serial: deployed system", os.Nonce == r.image.Nonce && os.DiskSerial == m.disk().serial,
+		"nonce %s (image has %s), root on disk %s (ours is %s), boot %s, %s s after its start", os.Nonce, r.image.Nonce, os.DiskSerial, m.disk().serial, os.BootID, os.Uptime))
+	r.add(judge.Of("record: session of the boot on the serial line", m.record.Connected != nil && m.record.Connected.BootID == os.BootID,
+		"serial line says boot %s, the session %s", os.BootID, bootOf(m.record)))
+	deployed := m.record.Step("deploy")
 	if deployed == nil || deployed.End == nil {
 		return fmt.Errorf("record has no end of step deploy")
 	}
-	resets := r.resets(*deployed.End)
-	r.add(judge.Of("entered by kexec", resets == 0 && r.box.PowerOns() == 1,
-		"%d RESET events since the deploy, %d power-ons in all", resets, r.box.PowerOns()))
+	resets := m.resets(*deployed.End)
+	r.add(judge.Of("entered by kexec", resets == 0 && m.rack.PowerOns() == 1,
+		"%d RESET events since the deploy, %d power-ons in all", resets, m.rack.PowerOns()))
 	return nil
 }
 
@@ -112,9 +111,9 @@ func bootOf(rec *judge.Record) string {
 
 // powerCycle restarts an active machine through its BMC, with a one-time network boot set, so that the firmware asks the network
 // first. It must come back from its disk as the same node, and nobody may install it again.
-func (r *run) powerCycle(ctx context.Context) error {
-	before := r.record
-	serial, err := judge.ReadSerial(r.serialPath())
+func (r *run) powerCycle(ctx context.Context, m *machine) error {
+	before := m.record
+	serial, err := judge.ReadSerial(m.serialPath())
 	if err != nil {
 		return err
 	}
@@ -124,27 +123,27 @@ func (r *run) powerCycle(ctx context.Context) error {
 	}
 	r.out.say("power cycle through the BMC, one network boot asked for")
 	from := time.Now()
-	if err := r.cycle(ctx); err != nil {
+	if err := r.cycle(ctx, m); err != nil {
 		return fmt.Errorf("power cycle: %w", err)
 	}
 	waiting, cancel := context.WithTimeout(ctx, comebackTime)
 	defer cancel()
-	m, _, err := qemu.WaitSerial(waiting, r.serialPath(), judge.OSLine, int64(len(serial)))
+	words, _, err := qemu.WaitSerial(waiting, m.serialPath(), judge.OSLine, int64(len(serial)))
 	if err != nil {
 		r.add(judge.Fail("power cycle: back from its disk", "%v", err))
 		return ctx.Err()
 	}
-	again, err := judge.ParseOS(m)
+	again, err := judge.ParseOS(words)
 	if err != nil {
 		return err
 	}
 	r.add(judge.Of("power cycle: back from its disk", again.Nonce == first.Nonce && again.DiskSerial == first.DiskSerial && again.BootID != first.BootID,
 		"nonce %s, disk %s, boot %s after boot %s", again.Nonce, again.DiskSerial, again.BootID, first.BootID))
-	if err := r.awaitSession(ctx, again.BootID); err != nil {
+	if err := r.awaitSession(ctx, m, again.BootID); err != nil {
 		return err
 	}
-	r.add(r.sameNode(before, again.BootID)...)
-	s, t, err := r.trace(ctx)
+	r.add(m.sameNode(before, again.BootID)...)
+	s, t, err := r.trace(ctx, m)
 	if err != nil {
 		return err
 	}
@@ -153,20 +152,20 @@ func (r *run) powerCycle(ctx context.Context) error {
 }
 
 // cycle is what an operator's own Redfish client would do. The BMC network is reached through a port of this host.
-func (r *run) cycle(ctx context.Context) error {
+func (r *run) cycle(ctx context.Context, m *machine) error {
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		return err
 	}
 	defer ln.Close()
-	go forward(ctx, ln, r.lab.DialContext(netlab.Site), r.bmc.address)
-	c, err := redfish.Open(ctx, redfish.Config{URL: "https://" + ln.Addr().String(), Username: r.bmc.user, Password: bmc.Secret(r.bmc.password),
-		CertificateSHA256: r.bmc.server.CertificateSHA256()})
+	go forward(ctx, ln, r.lab.DialContext(netlab.Site), m.bmc.address)
+	c, err := redfish.Open(ctx, redfish.Config{URL: "https://" + ln.Addr().String(), Username: m.bmc.user, Password: bmc.Secret(m.bmc.password),
+		CertificateSHA256: m.bmc.server.CertificateSHA256()})
 	if err != nil {
 		return err
 	}
 	defer c.Close(context.WithoutCancel(ctx))
-	if _, err := bmc.SetBootOverride(ctx, c, bmc.Override{Device: "pxe", Once: true, UEFI: true}); err != nil {
+	if _, err := bmc.SetBootOverride(ctx, c, bmc.Override{Device: "pxe", Once: true, UEFI: m.box.firmware == UEFI}); err != nil {
 		return err
 	}
 	_, err = bmc.SetPower(ctx, c, "cycle")
@@ -174,15 +173,14 @@ func (r *run) cycle(ctx context.Context) error {
 }
 
 // awaitSession waits until the machine's node agent is back with that boot. A session that does not come is a check, not an error.
-func (r *run) awaitSession(ctx context.Context, boot string) error {
+func (r *run) awaitSession(ctx context.Context, m *machine, boot string) error {
 	waiting, cancel := context.WithTimeout(ctx, sessionTime)
 	defer cancel()
 	for {
-		rec, err := r.show(ctx)
+		rec, err := r.show(ctx, m)
 		if err != nil {
 			return err
 		}
-		r.record = rec
 		if rec.Connected != nil && rec.Connected.Role == "node" && rec.Connected.BootID == boot {
 			return nil
 		}
@@ -195,8 +193,8 @@ func (r *run) awaitSession(ctx context.Context, boot string) error {
 }
 
 // sameNode compares the record with the one before the power cycle: a new boot of the same node, and nothing else.
-func (r *run) sameNode(before *judge.Record, boot string) []judge.Check {
-	now := r.record
+func (m *machine) sameNode(before *judge.Record, boot string) []judge.Check {
+	now := m.record
 	role := "none"
 	if now.Connected != nil {
 		role = now.Connected.Role
@@ -209,6 +207,3 @@ func (r *run) sameNode(before *judge.Record, boot string) []judge.Check {
 			"machine %s, %d workflows, %d commands before and %d after", now.State, now.Workflows, len(before.Commands()), len(now.Commands())),
 	}
 }
-
-// certificateHex is a BMC's certificate digest as the command line takes it.
-func (c *controller) certificateHex() string { return hex.EncodeToString(c.server.CertificateSHA256()) }

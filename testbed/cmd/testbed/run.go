@@ -44,7 +44,7 @@ func exitCode(err error) int {
 type command struct {
 	Run struct {
 		Scenario  string        `arg:"" help:"Name of the scenario; see testbed list."`
-		Firmware  string        `default:"uefi" help:"Firmware of the machine: uefi (bios comes later)."`
+		Firmware  string        `placeholder:"uefi|bios" help:"Firmware of the machine; the scenario has a first choice."`
 		Break     string        `placeholder:"KIND" help:"Spoil one link from outside; the run must then fail where it broke."`
 		HoldAfter string        `placeholder:"STAGE" help:"Stop the machine after this stage, judge, and end: wipe or deploy."`
 		JSON      string        `name:"json" placeholder:"FILE" help:"Write the report here; - is standard output."`

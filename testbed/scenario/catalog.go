@@ -1,0 +1,8 @@
+package scenario
+
+// All lists the scenarios.
+func All() []Scenario {
+	return []Scenario{
+		provisionScenario(), clockScenario("clock-past", 2000), clockScenario("clock-future", 2090),
+	}
+}
