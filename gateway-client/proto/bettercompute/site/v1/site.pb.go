@@ -430,9 +430,12 @@ type PrepareRAMDisk struct {
 	KernelArgs []string      `protobuf:"bytes,6,rep,name=kernel_args,json=kernelArgs,proto3" json:"kernel_args,omitempty"`
 	Anchors    *TrustAnchors `protobuf:"bytes,7,opt,name=anchors,proto3" json:"anchors,omitempty"`
 	// For logs and the script's banner; refused when it could become script.
-	MachineName   string `protobuf:"bytes,8,opt,name=machine_name,json=machineName,proto3" json:"machine_name,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	MachineName string `protobuf:"bytes,8,opt,name=machine_name,json=machineName,proto3" json:"machine_name,omitempty"`
+	// What the operator says the machine is, whatever its firmware announces: "bios", "x64", "ia32", "arm32", "arm64"; empty for no
+	// word on it.
+	ClientArchitecture string `protobuf:"bytes,9,opt,name=client_architecture,json=clientArchitecture,proto3" json:"client_architecture,omitempty"`
+	unknownFields      protoimpl.UnknownFields
+	sizeCache          protoimpl.SizeCache
 }
 
 func (x *PrepareRAMDisk) Reset() {
@@ -517,6 +520,13 @@ func (x *PrepareRAMDisk) GetAnchors() *TrustAnchors {
 func (x *PrepareRAMDisk) GetMachineName() string {
 	if x != nil {
 		return x.MachineName
+	}
+	return ""
+}
+
+func (x *PrepareRAMDisk) GetClientArchitecture() string {
+	if x != nil {
+		return x.ClientArchitecture
 	}
 	return ""
 }
@@ -1168,7 +1178,7 @@ const file_bettercompute_site_v1_site_proto_rawDesc = "" +
 	"report_url\x18\v \x01(\tR\treportUrl\"p\n" +
 	"\x18SignedDiscoveryAssertion\x12\x12\n" +
 	"\x04body\x18\x01 \x01(\fR\x04body\x12@\n" +
-	"\tsignature\x18\x02 \x01(\v2\".bettercompute.common.v1.SignatureR\tsignature\"\xb2\x02\n" +
+	"\tsignature\x18\x02 \x01(\v2\".bettercompute.common.v1.SignatureR\tsignature\"\xe3\x02\n" +
 	"\x0ePrepareRAMDisk\x12\x19\n" +
 	"\blease_id\x18\x01 \x01(\tR\aleaseId\x12\x17\n" +
 	"\anode_id\x18\x02 \x01(\tR\x06nodeId\x12\x1f\n" +
@@ -1179,7 +1189,8 @@ const file_bettercompute_site_v1_site_proto_rawDesc = "" +
 	"\vkernel_args\x18\x06 \x03(\tR\n" +
 	"kernelArgs\x12=\n" +
 	"\aanchors\x18\a \x01(\v2#.bettercompute.site.v1.TrustAnchorsR\aanchors\x12!\n" +
-	"\fmachine_name\x18\b \x01(\tR\vmachineName\"1\n" +
+	"\fmachine_name\x18\b \x01(\tR\vmachineName\x12/\n" +
+	"\x13client_architecture\x18\t \x01(\tR\x12clientArchitecture\"1\n" +
 	"\x14PrepareRAMDiskResult\x12\x19\n" +
 	"\blease_id\x18\x01 \x01(\tR\aleaseId\"\xcc\x01\n" +
 	"\vCleanUpBoot\x12\x19\n" +
