@@ -6,7 +6,7 @@ import (
 	"log/slog"
 	"net/netip"
 	"os"
-	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -19,15 +19,19 @@ import (
 	"firstlight/site/internal/tftp"
 )
 
-// boots is the boot services' one source of decisions: the lease table. It implements what each of them asks for.
+// boots is the boot services' one source of decisions: the lease table. It implements what each of them asks for; what it tells
+// the control plane of it is in tell.go.
 type boots struct {
 	site     discovery.Site
 	leases   *lease.Table
 	firmware *os.Root
-	events   *events
-	signer   atomic.Pointer[envelope.Signer]
-	now      func() time.Time
-	log      *slog.Logger
+	// segment is the network whose machines may ask by MAC.
+	segment netip.Prefix
+	events  *events
+	signer  atomic.Pointer[envelope.Signer]
+	now     func() time.Time
+	log     *slog.Logger
+	unused  offers
 
 	mu sync.Mutex
 	// assertions holds the newest boot overlay of each lease, so that HEAD and GET see one length.
@@ -45,27 +49,41 @@ var (
 	_ httpboot.Boots  = (*boots)(nil)
 )
 
-// Find implements proxydhcp.Boots. Firmware is answered only while a lease is open; iPXE also for a while after the lease's
-// end, so that its script can say on the screen why nothing boots.
+// Find implements proxydhcp.Boots.
 func (b *boots) Find(c proxydhcp.Client) (string, bool) {
 	mac := c.MAC.String()
-	l, ok := b.leases.ByMAC(mac)
-	if !ok || l.State != lease.Open && !(c.IPXE && b.now().Before(l.Ended.Add(lease.Explain))) {
-		b.log.Debug("boot request of a machine without a lease", "mac", mac)
-		return "", false
+	l, _ := b.leases.ByMAC(mac)
+	name := b.firstStage(c, l.Arch)
+	a, err := b.leases.Boot(lease.Boot{MAC: mac, UUID: c.UUID, IPXE: c.IPXE, Firmware: name != ""})
+	if err != nil {
+		b.log.Error("boot request not answered", "mac", mac, "error", err)
 	}
-	file := b.site.ScriptURL(l.Token)
-	if !c.IPXE {
-		name, shipped, ok := proxydhcp.Firmware(c.Arch)
-		if !ok || !shipped && !b.has(name) {
-			return "", false
-		}
-		file = "t/" + l.Token + "/" + name
+	switch {
+	case a.Verdict == lease.Script:
+		return b.site.ScriptURL(a.Lease.Token), true
+	case a.Verdict == lease.First && c.HTTP:
+		return b.site.FileURL(a.Lease.Token, name), true
+	case a.Verdict == lease.First:
+		return firstStagePath + a.Lease.Token + "/" + name, true
+	case a.Verdict == lease.Ignored || a.Verdict == lease.Refused:
+		b.left(c, a)
 	}
-	if err := b.leases.Saw(l.ID, mac, c.UUID); err != nil {
-		b.log.Error("boot request not noted", "lease", l.ID, "error", err)
+	return "", false
+}
+
+// firstStagePath begins the TFTP name of a file that belongs to a boot.
+const firstStagePath = "t/"
+
+// firstStage returns the first-stage file for a client, pin being its operator's word on what it is; empty where there is none.
+func (b *boots) firstStage(c proxydhcp.Client, pin string) string {
+	name, pinned := proxydhcp.Pins[pin]
+	if !pinned && c.KnownArch {
+		name, _, _ = proxydhcp.Firmware(c.Arch)
 	}
-	return file, true
+	if name != "" && (b.has(name) || !c.HTTP && proxydhcp.Shipped(name)) {
+		return name
+	}
+	return ""
 }
 
 func (b *boots) has(firmware string) bool {
@@ -73,53 +91,28 @@ func (b *boots) has(firmware string) bool {
 	return err == nil && info.Mode().IsRegular()
 }
 
-// Offered implements proxydhcp.Boots.
-func (b *boots) Offered(c proxydhcp.Client, _ string) {
-	l, _ := b.leases.ByMAC(c.MAC.String())
-	stage, file := "ipxe", discovery.ScriptFile
-	if !c.IPXE {
-		stage = "firmware"
-		file, _, _ = proxydhcp.Firmware(c.Arch)
+// Token implements httpboot.Boots. Only the segment's own machines may ask: elsewhere nobody can know a token, and a MAC is easily
+// guessed.
+func (b *boots) Token(mac string, client netip.AddrPort) (string, error) {
+	mac, err := lease.ParseMAC(mac)
+	if err != nil || !b.segment.Contains(client.Addr()) {
+		return "", httpboot.ErrUnknown
 	}
-	arch := "unknown"
-	if c.KnownArch {
-		arch = strconv.Itoa(int(c.Arch))
+	l, ok := b.leases.ByMAC(mac)
+	if !ok {
+		return "", httpboot.ErrUnknown
 	}
-	b.events.emit(l, "boot.dhcp.offered", fmt.Sprintf("offered %s to %s (architecture %s)", file, c.MAC, arch),
-		map[string]string{"mac": c.MAC.String(), "arch": arch, "stage": stage, "file": file})
-}
-
-// tftpEvents is boots as TFTP sees it.
-type tftpEvents struct{ *boots }
-
-// Served implements tftp.Events.
-func (b tftpEvents) Served(t tftp.Transfer) {
-	l, _ := b.leases.ByToken(t.Token)
-	b.events.emit(l, "boot.tftp.served", fmt.Sprintf("%s fetched %s by TFTP, %d bytes", t.Client.Addr(), t.File, t.Bytes),
-		map[string]string{"file": t.File, "bytes": strconv.FormatInt(t.Bytes, 10), "client": t.Client.String()})
-}
-
-// Failed implements tftp.Events.
-func (b tftpEvents) Failed(t tftp.Transfer, reason string) {
-	l, _ := b.leases.ByToken(t.Token)
-	b.events.emit(l, "boot.tftp.failed", fmt.Sprintf("%s did not get %s by TFTP: %s", t.Client.Addr(), t.File, reason),
-		map[string]string{"file": t.File, "reason": reason, "client": t.Client.String()})
+	return l.Token, nil
 }
 
 // Script implements httpboot.Boots.
 func (b *boots) Script(token string, client netip.AddrPort) ([]byte, error) {
-	l, ok, err := b.leases.Admit(token, client.Addr())
+	l, ok, err := b.leases.Script(token, client.Addr())
 	if !ok {
 		return nil, httpboot.ErrUnknown
 	}
-	if refusal := (*lease.Refusal)(nil); errors.As(err, &refusal) {
-		b.log.Warn("boot script refused", "lease", l.ID, "client", client.String(), "reason", refusal.Reason)
-		b.events.emit(l, "boot.script.refused", fmt.Sprintf("%s did not get its boot script: %s", client.Addr(), refusal.Reason),
-			map[string]string{"reason": refusal.Reason, "client": client.String()})
-		return nil, &httpboot.Refused{Reason: refusal.Reason}
-	}
 	if err != nil {
-		return nil, err
+		return nil, b.refused("boot.script.refused", "its boot script", l, client, err)
 	}
 	b.mu.Lock()
 	delete(b.assertions, l.ID)
@@ -127,20 +120,43 @@ func (b *boots) Script(token string, client netip.AddrPort) ([]byte, error) {
 	return b.site.Script(l)
 }
 
-// Overlay implements httpboot.Boots.
-func (b *boots) Overlay(token, name string) ([]byte, error) {
+// Firmware implements httpboot.Boots.
+func (b *boots) Firmware(token, name string) error {
 	l, ok := b.leases.ByToken(token)
+	if !ok || !proxydhcp.IsFirmware(name) {
+		return httpboot.ErrUnknown
+	}
+	if refusal := (*lease.Refusal)(nil); errors.As(l.Over(), &refusal) {
+		return &httpboot.Refused{Reason: refusal.Reason}
+	}
+	return nil
+}
+
+// Overlay implements httpboot.Boots.
+func (b *boots) Overlay(token, name string, client netip.AddrPort) ([]byte, error) {
+	l, ok, err := b.leases.Files(token, client.Addr())
 	if !ok {
 		return nil, httpboot.ErrUnknown
 	}
-	if refusal := (*lease.Refusal)(nil); errors.As(l.Serving(), &refusal) {
-		b.log.Warn("boot overlay refused", "lease", l.ID, "file", name, "reason", refusal.Reason)
-		return nil, &httpboot.Refused{Reason: refusal.Reason}
+	if err != nil {
+		return nil, b.refused("boot.file.refused", "the file "+name, l, client, err)
 	}
 	if name == discovery.SiteFile {
 		return discovery.SiteOverlay(l.Anchors)
 	}
 	return b.assertion(l)
+}
+
+// refused tells that something of a boot was refused, and returns the service's error for it.
+func (b *boots) refused(kind, what string, l lease.Lease, client netip.AddrPort, err error) error {
+	refusal := (*lease.Refusal)(nil)
+	if !errors.As(err, &refusal) {
+		return err
+	}
+	b.log.Warn("boot refused", "lease", l.ID, "client", client.String(), "what", what, "reason", refusal.Reason)
+	b.events.emit(of(l), kind, fmt.Sprintf("%s did not get %s: %s", client.Addr(), what, refusal.Reason),
+		map[string]string{"reason": refusal.Reason, "client": client.String()})
+	return &httpboot.Refused{Reason: refusal.Reason}
 }
 
 // assertion returns the boot's overlay, a new one where the last is too old or was made before a restart.
@@ -176,28 +192,21 @@ func (b *boots) Report(token, text string, client netip.AddrPort) error {
 		return httpboot.ErrTooMany
 	}
 	b.log.Warn("machine reports", "lease", l.ID, "client", client.String(), "text", text)
-	b.events.emit(l, "boot.report", fmt.Sprintf("%s says: %s", client.Addr(), text), map[string]string{"text": text, "client": client.String()})
+	b.events.emit(of(l), "boot.report", fmt.Sprintf("%s says: %s", client.Addr(), text), map[string]string{"text": text, "client": client.String()})
 	return nil
 }
 
-// names are the words by which events call the files of a boot.
-var names = map[string]string{
-	discovery.KernelFile: "kernel", discovery.RAMDiskFile: "ramdisk", discovery.SiteFile: "site", discovery.BootFile: "boot",
-}
-
-// Served implements httpboot.Boots. Images are not told of: their chunks are thousands.
-func (b *boots) Served(token, name string, client netip.AddrPort) {
-	l, _ := b.leases.ByToken(token)
-	if token == "" {
-		l, _ = b.leases.ByClient(client.Addr())
-	}
-	if name == discovery.ScriptFile {
-		b.events.emit(l, "boot.script.served", fmt.Sprintf("%s fetched its boot script", client.Addr()),
-			map[string]string{"mac": l.BootMAC, "client": client.String()})
+// chained notes that a machine has the site's own iPXE now: a first-stage file of its boot arrived.
+func (b *boots) chained(token, file string) {
+	if !proxydhcp.IsFirmware(file) {
 		return
 	}
-	if word, ok := names[name]; ok {
-		b.events.emit(l, "boot.file.served", fmt.Sprintf("%s fetched the file %s", client.Addr(), word),
-			map[string]string{"name": word, "client": client.String()})
+	if err := b.leases.Transferred(token); err != nil {
+		b.log.Error("transfer not noted", "file", file, "error", err)
 	}
+}
+
+// isFirstStage says whether a boot file's name or address is that of a first-stage file.
+func isFirstStage(file string) bool {
+	return proxydhcp.IsFirmware(file[strings.LastIndex(file, "/")+1:])
 }

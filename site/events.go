@@ -3,6 +3,7 @@ package site
 import (
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"golang.org/x/time/rate"
 
@@ -19,23 +20,48 @@ const (
 	reportsPerSecond, reportBurst = 0.1, 5
 )
 
+// subject is what an event is about; each part may be empty.
+type subject struct{ node, workflow, lease string }
+
+func of(l lease.Lease) subject { return subject{l.NodeID, l.WorkflowID, l.ID} }
+
 // events sends what happened to the gateway, through whatever session agent is the present one.
 type events struct {
 	agent   atomic.Pointer[session.Agent]
 	all     limiters
 	reports limiters
+	seldom  seldom
 }
 
-// emit sends one event about a lease; the zero lease is none.
-func (e *events) emit(l lease.Lease, kind, message string, fields map[string]string) {
+// emit sends one event.
+func (e *events) emit(s subject, kind, message string, fields map[string]string) {
 	agent := e.agent.Load()
-	if agent == nil || !e.all.allow(l.ID, eventsPerSecond, eventBurst) {
+	if agent == nil || !e.all.allow(s.lease+s.node, eventsPerSecond, eventBurst) {
 		return
 	}
-	if l.ID != "" {
-		fields["lease"] = l.ID
+	if s.lease != "" {
+		fields["lease"] = s.lease
 	}
-	agent.Emit(&agentv1.Event{Kind: kind, NodeId: l.NodeID, WorkflowId: l.WorkflowID, Fields: fields, Message: message})
+	agent.Emit(&agentv1.Event{Kind: kind, NodeId: s.node, WorkflowId: s.workflow, Fields: fields, Message: message})
+}
+
+// seldom lets each key through once in a while. Where too many keys are known, it forgets them all.
+type seldom struct {
+	mu sync.Mutex
+	m  map[string]time.Time
+}
+
+func (s *seldom) allow(key string, now time.Time, every time.Duration) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if last, ok := s.m[key]; ok && now.Before(last.Add(every)) {
+		return false
+	}
+	if s.m == nil || len(s.m) >= lease.MaxLeases {
+		s.m = map[string]time.Time{}
+	}
+	s.m[key] = now
+	return true
 }
 
 // limiters is one rate limiter for each key.

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"os"
 	"slices"
 
@@ -16,6 +15,7 @@ import (
 	"firstlight/ipxe"
 	"firstlight/site/internal/discovery"
 	"firstlight/site/internal/lease"
+	"firstlight/site/internal/proxydhcp"
 )
 
 const (
@@ -52,7 +52,7 @@ func (c *leaseCommands) prepare(_ context.Context, call *session.Call) (proto.Me
 
 // lease reads a payload; what it returns can become a script.
 func (c *leaseCommands) lease(p *sitev1.PrepareRAMDisk) (lease.Lease, error) {
-	l := lease.Lease{ID: p.LeaseId, NodeID: p.NodeId, WorkflowID: p.WorkflowId, Machine: p.MachineName, KernelArgs: p.KernelArgs}
+	l := lease.Lease{ID: p.LeaseId, NodeID: p.NodeId, WorkflowID: p.WorkflowId, Machine: p.MachineName, Arch: p.ClientArchitecture, KernelArgs: p.KernelArgs}
 	for _, n := range []string{l.ID, l.NodeID, l.WorkflowID} {
 		if !ident.Valid(n) {
 			return l, fmt.Errorf("lease, node or workflow id %q is not a name", n)
@@ -65,27 +65,23 @@ func (c *leaseCommands) lease(p *sitev1.PrepareRAMDisk) (lease.Lease, error) {
 		return l, fmt.Errorf("%d MACs and %d kernel arguments: want 1 to %d, and at most %d", len(p.Macs), len(p.KernelArgs), maxMACs, maxKernelArgs)
 	}
 	for _, m := range p.Macs {
-		mac, err := net.ParseMAC(m)
-		if err != nil || len(mac) != 6 {
-			return l, fmt.Errorf("MAC %q: want six bytes in hex", m)
+		mac, err := lease.ParseMAC(m)
+		if err != nil {
+			return l, err
 		}
-		if !slices.Contains(l.MACs, mac.String()) {
-			l.MACs = append(l.MACs, mac.String())
+		if !slices.Contains(l.MACs, mac) {
+			l.MACs = append(l.MACs, mac)
 		}
+	}
+	if _, ok := proxydhcp.Pins[l.Arch]; l.Arch != "" && !ok {
+		return l, fmt.Errorf("architecture %q: want bios, x64, ia32, arm32 or arm64", l.Arch)
 	}
 	if p.Expires == nil || !p.Expires.IsValid() {
 		return l, errors.New("lease has no end")
 	}
 	l.Expires = p.Expires.AsTime()
-	t := p.Anchors
-	if t.GetTrustDomain() != c.site.TrustDomain || t.GetSiteId() != c.site.SiteID {
-		return l, fmt.Errorf("trust anchors are for site %q of %q, this is site %q of %q", t.GetSiteId(), t.GetTrustDomain(), c.site.SiteID, c.site.TrustDomain)
-	}
-	if len(t.ServingCaSpkiSha256) == 0 || len(t.JoinSigningKey) == 0 || len(t.NodeCas) == 0 || t.GatewayUrl == "" {
-		return l, errors.New("trust anchors: pins, join key, node CA or gateway address is missing")
-	}
 	var err error
-	if l.Anchors, err = (proto.MarshalOptions{Deterministic: true}).Marshal(t); err != nil {
+	if l.Anchors, err = anchors(c.site, p.Anchors); err != nil {
 		return l, err
 	}
 	_, err = c.site.Script(l)

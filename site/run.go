@@ -37,6 +37,7 @@ type running struct {
 	ramdisk   *os.Root
 	blobs     *os.Root
 	leases    *lease.Table
+	policies  *policies
 	dhcp, pxe *net.UDPConn
 	tftp      *netif.Packets
 	http      net.Listener
@@ -127,12 +128,16 @@ func (r *running) listen(ctx context.Context) error {
 
 func (r *running) run(ctx context.Context) error {
 	cfg := r.a.cfg
+	place := discovery.Site{TrustDomain: cfg.TrustDomain, SiteID: cfg.SiteID, HTTP: cfg.HTTPAdvertise, KernelArgs: cfg.KernelArgs}
+	r.boots = &boots{site: place, leases: r.leases, firmware: r.firmware, segment: r.host.nic.Prefix, events: &events{}, now: cfg.Now, log: cfg.Log}
+	r.policies = &policies{site: place, leases: r.leases, path: filepath.Join(cfg.StateDir, policyFile), log: cfg.Log}
+	if err := r.policies.load(); err != nil {
+		return err
+	}
 	id, err := r.a.identity(ctx, r.host.claims())
 	if err != nil {
 		return err
 	}
-	place := discovery.Site{TrustDomain: cfg.TrustDomain, SiteID: cfg.SiteID, HTTP: cfg.HTTPAdvertise, KernelArgs: cfg.KernelArgs}
-	r.boots = &boots{site: place, leases: r.leases, firmware: r.firmware, events: &events{}, now: cfg.Now, log: cfg.Log}
 	first, err := r.session(id)
 	if err != nil {
 		return err
@@ -145,7 +150,7 @@ func (r *running) run(ctx context.Context) error {
 	files := tftp.New(tftp.Config{Root: r.firmware, Interface: cfg.Interface, MTU: r.host.nic.MTU, Events: tftpEvents{r.boots}, Log: cfg.Log})
 	g.Go(func() error { return files.Serve(ctx, r.tftp) })
 	g.Go(func() error {
-		return httpboot.Serve(ctx, r.http, httpboot.Config{RAMDisk: r.ramdisk, Blobs: r.blobs, Boots: r.boots, Log: cfg.Log})
+		return httpboot.Serve(ctx, r.http, httpboot.Config{Firmware: r.firmware, RAMDisk: r.ramdisk, Blobs: r.blobs, Boots: r.boots, Log: cfg.Log})
 	})
 	cfg.Log.Info("site agent serves boots", "interface", cfg.Interface, "address", cfg.Address, "http", cfg.HTTPAdvertise)
 	return g.Wait()
@@ -162,6 +167,7 @@ func (r *running) session(id *session.Identity) (*session.Agent, error) {
 		Handlers: map[string]session.Handler{
 			"boot.prepareRamdisk": {Lane: control, Run: commands.prepare},
 			"boot.cleanUp":        {Lane: control, Run: commands.cleanUp},
+			"boot.policy":         {Lane: control, Run: r.policies.set},
 			"bmc.power":           {Lane: control, Run: power.Power(cfg.OpenBMC)},
 			"bmc.bootOverride":    {Lane: control, Run: power.BootOverride(cfg.OpenBMC)},
 		},

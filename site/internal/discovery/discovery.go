@@ -58,6 +58,9 @@ type Site struct {
 // ScriptURL is the address of the script of a boot.
 func (s Site) ScriptURL(token string) string { return s.boot(token, ScriptFile) }
 
+// FileURL is the address of another file of a boot.
+func (s Site) FileURL(token, name string) string { return s.boot(token, name) }
+
 func (s Site) boot(token, name string) string {
 	return "http://" + s.HTTP + "/b/" + token + "/" + name
 }

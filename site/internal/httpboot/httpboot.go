@@ -1,7 +1,7 @@
 // Package httpboot serves boot files, scripts, overlays and images by plain HTTP/1.1.
 //
 // It is for the site agent, and for clients that are firmware: no redirects, no compression, a Content-Length on everything, HEAD
-// wherever GET is. It opens nothing outside its two roots, and leaves to its Boots what a machine may have. Nothing that it serves
+// wherever GET is. It opens nothing outside its three roots, and leaves to its Boots what a machine may have. Nothing that it serves
 // is a secret, and nothing that it receives is believed.
 package httpboot
 
@@ -56,8 +56,12 @@ func (r *Refused) Error() string { return r.Reason }
 type Boots interface {
 	// Script returns the script of a boot.
 	Script(token string, client netip.AddrPort) ([]byte, error)
+	// Token returns the token of the boot that a machine with the MAC may have now, in any spelling of it.
+	Token(mac string, client netip.AddrPort) (token string, err error)
+	// Firmware says whether a boot may have a first-stage file.
+	Firmware(token, name string) error
 	// Overlay returns an overlay initrd of a boot: discovery.SiteFile or discovery.BootFile.
-	Overlay(token, name string) ([]byte, error)
+	Overlay(token, name string, client netip.AddrPort) ([]byte, error)
 	// Report hands on what a machine says of its boot.
 	Report(token, text string, client netip.AddrPort) error
 	// Served is called after a file was sent to its last byte: token is empty for a file that all boots share.
@@ -66,10 +70,10 @@ type Boots interface {
 
 // Config is what a server needs.
 type Config struct {
-	// RAMDisk holds the kernel and the RAM disk, Blobs content-addressed files.
-	RAMDisk, Blobs *os.Root
-	Boots          Boots
-	Log            *slog.Logger
+	// Firmware holds first-stage files, RAMDisk the kernel and the RAM disk, Blobs content-addressed files.
+	Firmware, RAMDisk, Blobs *os.Root
+	Boots                    Boots
+	Log                      *slog.Logger
 }
 
 // Serve answers requests on l until ctx ends (nil); it closes l.
@@ -122,15 +126,28 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	client = netip.AddrPortFrom(client.Addr().Unmap(), client.Port())
 	switch {
 	case len(parts) == 2 && parts[0] == "f" && (parts[1] == discovery.KernelFile || parts[1] == discovery.RAMDiskFile):
-		h.file(w, r, h.cfg.RAMDisk, parts[1], "", client)
+		h.file(w, r, h.cfg.RAMDisk, parts[1], "", "", client)
 	case len(parts) == 2 && parts[0] == "blob" && isDigest(parts[1]):
-		h.file(w, r, h.cfg.Blobs, parts[1], `"`+parts[1]+`"`, client)
+		h.file(w, r, h.cfg.Blobs, parts[1], `"`+parts[1]+`"`, "", client)
 	case report:
 		h.report(w, r, parts[1], client)
 	case len(parts) == 3 && parts[0] == "b" && parts[2] == discovery.ScriptFile:
 		h.script(w, r, parts[1], client)
 	case len(parts) == 3 && parts[0] == "b" && (parts[2] == discovery.SiteFile || parts[2] == discovery.BootFile):
 		h.overlay(w, r, parts[1], parts[2], client)
+	case len(parts) == 3 && parts[0] == "m" && parts[2] == discovery.ScriptFile:
+		token, err := h.cfg.Boots.Token(parts[1], client)
+		if err != nil {
+			h.fault(w, err)
+			return
+		}
+		h.script(w, r, token, client)
+	case len(parts) == 3 && parts[0] == "b":
+		if err := h.cfg.Boots.Firmware(parts[1], parts[2]); err != nil {
+			h.fault(w, err)
+			return
+		}
+		h.file(w, r, h.cfg.Firmware, parts[2], "", parts[1], client)
 	case len(parts) == 4 && parts[0] == "b" && parts[2] == discovery.FailedPath && isImage(parts[3]):
 		h.answerReport(w, h.cfg.Boots.Report(parts[1], "iPXE could not load or start the image "+parts[3], client), http.StatusOK)
 	default:
@@ -164,7 +181,7 @@ func (h *handler) script(w http.ResponseWriter, r *http.Request, token string, c
 }
 
 func (h *handler) overlay(w http.ResponseWriter, r *http.Request, token, name string, client netip.AddrPort) {
-	b, err := h.cfg.Boots.Overlay(token, name)
+	b, err := h.cfg.Boots.Overlay(token, name, client)
 	if err != nil {
 		h.fault(w, err)
 		return
@@ -215,7 +232,7 @@ func (h *handler) bytes(w http.ResponseWriter, r *http.Request, status int, kind
 }
 
 // file sends a regular file of root, or the part of it that a Range asks for.
-func (h *handler) file(w http.ResponseWriter, r *http.Request, root *os.Root, name, etag string, client netip.AddrPort) {
+func (h *handler) file(w http.ResponseWriter, r *http.Request, root *os.Root, name, etag, token string, client netip.AddrPort) {
 	f, err := root.Open(name)
 	if errors.Is(err, fs.ErrNotExist) {
 		h.cfg.Log.Warn("boot file is missing", "file", name, "client", client.String())
@@ -240,7 +257,7 @@ func (h *handler) file(w http.ResponseWriter, r *http.Request, root *os.Root, na
 	count := &counter{ResponseWriter: w}
 	http.ServeContent(count, r, "", info.ModTime(), f)
 	if r.Method == http.MethodGet && count.status == http.StatusOK && count.n == info.Size() {
-		h.cfg.Boots.Served("", name, client)
+		h.cfg.Boots.Served(token, name, client)
 	}
 }
 

@@ -8,6 +8,8 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"mime"
+	"mime/multipart"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -52,7 +54,21 @@ func (b *boots) Script(token string, _ netip.AddrPort) ([]byte, error) {
 	return []byte("#!ipxe\nboot\n"), b.decide(token)
 }
 
-func (b *boots) Overlay(token, name string) ([]byte, error) {
+func (b *boots) Token(mac string, _ netip.AddrPort) (string, error) {
+	if mac != "52-54-00-77-00-01" {
+		return "", httpboot.ErrUnknown
+	}
+	return "open", nil
+}
+
+func (b *boots) Firmware(token, name string) error {
+	if name != "snponly.efi" {
+		return httpboot.ErrUnknown
+	}
+	return b.decide(token)
+}
+
+func (b *boots) Overlay(token, name string, _ netip.AddrPort) ([]byte, error) {
 	return []byte("overlay " + name), b.decide(token)
 }
 
@@ -82,12 +98,13 @@ var kernel = bytes.Repeat([]byte("kernel"), 2000)
 
 func setup(t *testing.T) (*boots, httpboot.Config) {
 	t.Helper()
-	ram, blobs := t.TempDir(), t.TempDir()
+	ram, blobs, firmware := t.TempDir(), t.TempDir(), t.TempDir()
 	for path, content := range map[string][]byte{
 		filepath.Join(ram, discovery.KernelFile):  kernel,
 		filepath.Join(ram, discovery.RAMDiskFile): []byte("ramdisk"),
 		filepath.Join(ram, "secret"):              []byte("secret"),
 		filepath.Join(blobs, digest):              []byte("blob"),
+		filepath.Join(firmware, "snponly.efi"):    []byte("firmware"),
 	} {
 		if err := os.WriteFile(path, content, 0o644); err != nil {
 			t.Fatal(err)
@@ -101,9 +118,13 @@ func setup(t *testing.T) (*boots, httpboot.Config) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { ramRoot.Close(); blobRoot.Close() })
+	firmwareRoot, err := os.OpenRoot(firmware)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { ramRoot.Close(); blobRoot.Close(); firmwareRoot.Close() })
 	b := &boots{}
-	return b, httpboot.Config{RAMDisk: ramRoot, Blobs: blobRoot, Boots: b, Log: slog.New(slog.DiscardHandler)}
+	return b, httpboot.Config{Firmware: firmwareRoot, RAMDisk: ramRoot, Blobs: blobRoot, Boots: b, Log: slog.New(slog.DiscardHandler)}
 }
 
 // serve runs the whole server on loopback.
@@ -192,6 +213,8 @@ func TestHTTP02_NoRedirects(t *testing.T) {
 		"/": 404, "/f": 404, "/f/": 404, "/f/secret": 404, "/f/../f/vmlinuz": 400, "/f/%2e%2e/secret": 400, "/f/%00": 400, "/f/..%2fsecret": 400,
 		"/blob/" + digest: 200, "/blob/" + strings.ToUpper(digest): 404, "/blob/" + strings.Repeat("0", 64): 404, "/blob/secret": 404,
 		"/b/open/script.ipxe": 200, "/b/none/script.ipxe": 404, "/b/used/script.ipxe": 410, "/b/used/boot.cpio": 410, "/b/open/secret": 404, "/b/broken/site.cpio": 500,
+		"/b/open/snponly.efi": 200, "/b/used/snponly.efi": 410, "/b/none/snponly.efi": 404, "/b/open/vmlinuz": 404,
+		"/m/52-54-00-77-00-01/script.ipxe": 200, "/m/52-54-00-77-00-02/script.ipxe": 404, "/m/52-54-00-77-00-01/boot.cpio": 404,
 	} {
 		c, err := net.Dial("tcp", at)
 		if err != nil {
@@ -231,9 +254,106 @@ func TestRangesCountAsPartsNotAsDownloads(t *testing.T) {
 	do(h, "GET", "/f/vmlinuz", "", nil)
 	do(h, "GET", "/b/open/script.ipxe", "", nil)
 	do(h, "GET", "/b/open/site.cpio", "", nil)
-	if got, want := b.all(), "served  vmlinuz\nserved open script.ipxe\nserved open site.cpio"; got != want {
+	do(h, "GET", "/b/open/snponly.efi", "", nil)
+	if got, want := b.all(), "served  vmlinuz\nserved open script.ipxe\nserved open site.cpio\nserved open snponly.efi"; got != want {
 		t.Errorf("got %q, want %q", got, want)
 	}
+}
+
+func TestHTTP03_ByteRanges(t *testing.T) {
+	_, cfg := setup(t)
+	h := httpboot.Handler(cfg)
+	ask := func(method, path string, headers ...string) *httptest.ResponseRecorder {
+		r := httptest.NewRequest(method, path, nil)
+		for i := 0; i < len(headers); i += 2 {
+			r.Header.Set(headers[i], headers[i+1])
+		}
+		w := httptest.NewRecorder()
+		h.ServeHTTP(w, r)
+		return w
+	}
+	whole := ask("GET", "/f/vmlinuz")
+	tag := whole.Header().Get("ETag")
+	if whole.Header().Get("Accept-Ranges") != "bytes" || !strings.HasPrefix(tag, `"`) || ask("HEAD", "/f/vmlinuz").Header().Get("ETag") != tag {
+		t.Errorf("got Accept-Ranges %q, ETag %q, want bytes and a strong tag that stays", whole.Header().Get("Accept-Ranges"), tag)
+	}
+	if got := ask("GET", "/blob/"+digest).Header().Get("ETag"); got != `"`+digest+`"` {
+		t.Errorf("got ETag %q for a blob, want its digest", got)
+	}
+	for _, c := range []struct{ ask, part string }{
+		{"bytes=0-1000", "0-1000"}, {"bytes=2048-4095", "2048-4095"}, {"bytes=-512", "11488-11999"}, {"bytes=11999-", "11999-11999"},
+	} {
+		for _, method := range []string{"GET", "HEAD"} {
+			w := ask(method, "/f/vmlinuz", "Range", c.ask)
+			var from, to int
+			fmt.Sscanf(c.part, "%d-%d", &from, &to)
+			if w.Code != http.StatusPartialContent || w.Header().Get("Content-Range") != "bytes "+c.part+"/12000" || w.Header().Get("Content-Length") != fmt.Sprint(to-from+1) {
+				t.Errorf("%s %s: got %d, %q, length %s", method, c.ask, w.Code, w.Header().Get("Content-Range"), w.Header().Get("Content-Length"))
+			}
+			if method == "GET" && w.Body.String() != string(kernel[from:to+1]) || method == "HEAD" && w.Body.Len() != 0 {
+				t.Errorf("%s %s: got %d bytes", method, c.ask, w.Body.Len())
+			}
+		}
+	}
+	w := ask("GET", "/f/vmlinuz", "Range", "bytes=0-0,100-199")
+	if kind, p, err := mime.ParseMediaType(w.Header().Get("Content-Type")); w.Code != http.StatusPartialContent || err != nil || kind != "multipart/byteranges" {
+		t.Errorf("two ranges: got %d %q, want both parts", w.Code, kind)
+	} else {
+		parts := multipart.NewReader(w.Body, p["boundary"])
+		for _, want := range []string{string(kernel[:1]), string(kernel[100:200])} {
+			part, err := parts.NextPart()
+			if err != nil {
+				t.Fatal(err)
+			}
+			if b, _ := io.ReadAll(part); string(b) != want {
+				t.Errorf("two ranges: got part %q, want %q", b, want)
+			}
+		}
+	}
+	if w := ask("GET", "/f/vmlinuz", "Range", "bytes=12000-"); w.Code != http.StatusRequestedRangeNotSatisfiable {
+		t.Errorf("past the end: got %d, want 416", w.Code)
+	}
+	if w := ask("GET", "/f/vmlinuz", "Range", "bytes=0-9", "If-Range", tag); w.Code != http.StatusPartialContent {
+		t.Errorf("If-Range of the same file: got %d, want 206", w.Code)
+	}
+	if w := ask("GET", "/f/vmlinuz", "Range", "bytes=0-9", "If-Range", `"another"`); w.Code != http.StatusOK || w.Body.Len() != len(kernel) {
+		t.Errorf("If-Range of another file: got %d, %d bytes, want all of it", w.Code, w.Body.Len())
+	}
+}
+
+func TestHTTP04_NamesAndEncoding(t *testing.T) {
+	_, at := serve(t)
+	for path, want := range map[string]int{
+		"/f/vmlinuz%20": 404, "/f/vmlinuz+": 404, "/f/vmlin%75z": 200, "/f%2Fvmlinuz": 200, "/f/%2Fvmlinuz": 200, "/f/..%2Fsecret": 400,
+		"/f/%2e%2e%2fsecret": 400, "/f/%252e%252e%252fsecret": 404, "/f/%2e%2e/f/vmlinuz": 400, "/f/vmlinuz%00": 400, "/f/%00": 400,
+		"/f/vmlinuz%0d%0aX:y": 400, "/f/..%5csecret": 400, "/f/vmlinuz%": 400, "/f/vmlinuz?x=..%2f": 200, "/f/" + strings.Repeat("x", 200): 404,
+		"/f/vmlinuz%C3%A4": 404, "/f/%23vmlinuz": 404, "/m/../f/secret/script.ipxe": 400,
+	} {
+		resp := raw(t, at, "GET "+path+" HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+		if resp.StatusCode != want {
+			t.Errorf("%s: got %d, want %d", path, resp.StatusCode, want)
+		}
+	}
+	if parts, err := httpboot.SplitPath("/f/a+b"); err != nil || parts[1] != "a+b" {
+		t.Errorf("got %q, %v, want + to stay +", parts, err)
+	}
+}
+
+// raw sends a request as it stands and returns the answer.
+func raw(t *testing.T, at, request string) *http.Response {
+	t.Helper()
+	c, err := net.Dial("tcp", at)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { c.Close() })
+	c.SetDeadline(time.Now().Add(patience))
+	io.WriteString(c, request)
+	resp, err := http.ReadResponse(bufio.NewReader(c), nil)
+	if err != nil {
+		t.Fatalf("%q: %v", request, err)
+	}
+	return resp
 }
 
 func TestRefusedScriptSaysWhy(t *testing.T) {

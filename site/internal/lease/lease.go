@@ -1,45 +1,71 @@
-// Package lease keeps the boot leases of a site: which machine may boot what, until when, and what became of it.
+// Package lease decides which machine of a site may boot what, until when, and keeps what became of it.
 //
-// It is for the site agent, whose boot services ask it before they answer anything, and it outlives a restart of the agent. It
-// decides nothing on its own beside expiry: leases are opened and closed by signed commands. It does no network I/O.
+// It is for the site agent, whose boot services ask it before they answer anything. Book is the whole of its rules as a state
+// machine without clock, randomness or I/O; testdata holds its transcripts. Table is a Book with those three: it outlives a
+// restart of the agent. Installing leases are opened and closed by signed commands only; what Book decides on its own is expiry,
+// and which machine nobody knows gets a discovery lease, where the policy says so.
 package lease
 
 import (
+	"encoding/hex"
 	"fmt"
+	"net"
 	"net/netip"
+	"slices"
+	"strings"
 	"time"
 )
 
 const (
 	// MaxLeases bounds the table.
 	MaxLeases = 4096
+	// MaxDiscoveries bounds the discovery leases among them: anybody on the segment can cause one.
+	MaxDiscoveries = 256
+	// DiscoveryLife is how long a discovery lease is open.
+	DiscoveryLife = 30 * time.Minute
 	// Refetch is how long after its first fetch a script may be fetched again: firmware does that.
 	Refetch = 5 * time.Minute
 	// Explain is how long after its end a lease still answers iPXE, with the reason and nothing to boot.
 	Explain = 10 * time.Minute
 	// Keep is how long an ended lease is remembered at all.
 	Keep = time.Hour
+	// Chain is how long after the transfer of the site's own iPXE the machine's next question counts as that iPXE's.
+	Chain = 2 * time.Minute
 )
 
-// State says where a lease stands. Open is followed by one of the others, which are final.
+// State says where a lease stands:
+//
+//	Open ── script fetched ──► Fetched
+//	Open, Fetched ──► Consumed | Cancelled | Expired | Superseded, which are final
 type State string
 
-// The states.
+// The states. Superseded is the end of a lease whose machine got a newer one.
 const (
-	Open      State = "open"
-	Consumed  State = "consumed"
-	Cancelled State = "cancelled"
-	Expired   State = "expired"
+	Open       State = "open"
+	Fetched    State = "fetched"
+	Consumed   State = "consumed"
+	Cancelled  State = "cancelled"
+	Expired    State = "expired"
+	Superseded State = "superseded"
 )
+
+// Live says whether a boot is served in this state.
+func (s State) Live() bool { return s == Open || s == Fetched }
 
 // Lease is one permitted boot of one machine.
 type Lease struct {
-	ID         string
+	ID string
+	// NodeID and WorkflowID are empty for a discovery lease.
 	NodeID     string
 	WorkflowID string
-	Machine    string
+	// Machine is its name for people.
+	Machine string
+	// Discovery says that the boot is an unknown machine's, that may say what it is and nothing else.
+	Discovery bool
 	// MACs in lower-case colon form; at least one.
 	MACs []string
+	// Arch overrides the architecture that firmware announces: a key of proxydhcp.Pins; empty for none.
+	Arch string
 	// KernelArgs follow the site's own.
 	KernelArgs []string
 	// Anchors is a serialized TrustAnchors message.
@@ -50,52 +76,90 @@ type Lease struct {
 	Token  string
 	Opened time.Time
 	State  State
-	// Ended is when State became final; zero while open.
+	// Ended is when State became final; zero before that.
 	Ended time.Time
 
 	// BootMAC and SystemUUID are what the booting firmware said last; empty before that.
 	BootMAC, SystemUUID string
-	// FirstScript is when the script was first fetched; zero before that. Client fetched it last.
+	// FirstScript is when the script was first fetched; zero before that. Client fetched it, and nobody else may.
 	FirstScript time.Time
 	Client      netip.Addr
+	// Chained is when the machine got the site's own iPXE for the present boot; zero when it did not.
+	Chained time.Time
 }
 
 // at returns the lease as it stands at now.
 func (l Lease) at(now time.Time) Lease {
-	if l.State == Open && !now.Before(l.Expires) {
+	if l.State.Live() && !now.Before(l.Expires) {
 		l.State, l.Ended = Expired, l.Expires
 	}
 	return l
 }
 
-// Refusal says why a script is not served, in words for the machine's screen.
+// Refusal says why a boot is not served, in words for the machine's screen.
 type Refusal struct{ Reason string }
 
 func (r *Refusal) Error() string { return r.Reason }
 
-// refusal returns why the lease's boot is not served at now, nil when it is.
-func (l Lease) refusal() error {
+func refuse(format string, args ...any) error { return &Refusal{fmt.Sprintf(format, args...)} }
+
+// Over returns why the lease's boot is not served any more, nil when it is.
+func (l Lease) Over() error {
+	at := stamp(l.Ended)
 	switch l.State {
-	case Open:
+	case Open, Fetched:
 		return nil
 	case Consumed:
-		return &Refusal{fmt.Sprintf("boot lease %s was used up at %s, when a machine joined with it", l.ID, stamp(l.Ended))}
+		return refuse("boot lease %s was used up at %s, when a machine joined with it", l.ID, at)
 	case Cancelled:
-		return &Refusal{fmt.Sprintf("boot lease %s was cancelled at %s", l.ID, stamp(l.Ended))}
+		return refuse("boot lease %s was cancelled at %s", l.ID, at)
+	case Superseded:
+		return refuse("boot lease %s was replaced by a newer one at %s", l.ID, at)
 	}
-	return &Refusal{fmt.Sprintf("boot lease %s ran out at %s", l.ID, stamp(l.Ended))}
+	return refuse("boot lease %s ran out at %s", l.ID, at)
+}
+
+// fetchable returns why client does not get the script at now, nil when it does.
+func (l Lease) fetchable(client netip.Addr, now time.Time) error {
+	if err := l.Over(); err != nil || l.State == Open {
+		return err
+	}
+	if client != l.Client {
+		return refuse("the script of boot lease %s was fetched by %s at %s and is not for %s", l.ID, l.Client, stamp(l.FirstScript), client)
+	}
+	if now.After(l.FirstScript.Add(Refetch)) {
+		return refuse("the script of boot lease %s was first fetched at %s, more than %d minutes ago", l.ID, stamp(l.FirstScript), int(Refetch.Minutes()))
+	}
+	return nil
+}
+
+// serving returns why client does not get the files that the script names, nil when it does.
+func (l Lease) serving(client netip.Addr) error {
+	switch {
+	case l.State == Open:
+		return refuse("the script of boot lease %s was not fetched yet", l.ID)
+	case l.State == Fetched && client != l.Client:
+		return refuse("the script of boot lease %s was fetched by %s, its files are not for %s", l.ID, l.Client, client)
+	}
+	return l.Over()
 }
 
 func stamp(t time.Time) string { return t.UTC().Format(time.RFC3339) }
 
 // shares says whether the two leases are for a common MAC.
 func (l Lease) shares(other Lease) bool {
-	for _, a := range l.MACs {
-		for _, b := range other.MACs {
-			if a == b {
-				return true
-			}
-		}
+	return slices.ContainsFunc(l.MACs, func(m string) bool { return slices.Contains(other.MACs, m) })
+}
+
+// ParseMAC reads an Ethernet address in any usual spelling, "aa-bb-cc-dd-ee-ff", "AA:BB:CC:DD:EE:FF", "aabb.ccdd.eeff" or
+// "aabbccddeeff", and returns it in lower-case colon form.
+func ParseMAC(s string) (string, error) {
+	if b, err := hex.DecodeString(s); err == nil && len(b) == 6 {
+		return net.HardwareAddr(b).String(), nil
 	}
-	return false
+	mac, err := net.ParseMAC(s)
+	if err != nil || len(mac) != 6 {
+		return "", fmt.Errorf("MAC %q: want six bytes in hex", s)
+	}
+	return strings.ToLower(mac.String()), nil
 }

@@ -1,11 +1,10 @@
 package lease_test
 
 import (
-	"errors"
+	"fmt"
 	"net/netip"
 	"os"
 	"path/filepath"
-	"strings"
 	"testing"
 	"time"
 
@@ -38,11 +37,11 @@ func TestLeaseOutlivesRestart(t *testing.T) {
 	if err := table.Prepare(of(c, "l1", "n1", "52:54:00:00:00:01")); err != nil {
 		t.Fatal(err)
 	}
-	if err := table.Saw("l1", "52:54:00:00:00:01", "u-1"); err != nil {
-		t.Fatal(err)
+	if a, err := table.Boot(lease.Boot{MAC: "52:54:00:00:00:01", UUID: "u-1", Firmware: true}); err != nil || a.Verdict != lease.First {
+		t.Fatalf("got %+v, %v, want the first-stage file", a, err)
 	}
 	before, _ := table.ByMAC("52:54:00:00:00:01")
-	if _, _, err := table.Admit(before.Token, client); err != nil {
+	if _, _, err := table.Script(before.Token, client); err != nil {
 		t.Fatal(err)
 	}
 	again, err := lease.Load(path, c.now)
@@ -50,108 +49,79 @@ func TestLeaseOutlivesRestart(t *testing.T) {
 		t.Fatal(err)
 	}
 	got, ok := again.ByToken(before.Token)
-	if !ok || got.State != lease.Open || got.SystemUUID != "u-1" || !got.FirstScript.Equal(c.t) || got.Client != client || string(got.Anchors) != "\x01\x02" {
-		t.Errorf("got %+v, %v, want the open lease with all that was noted", got, ok)
+	if !ok || got.State != lease.Fetched || got.SystemUUID != "u-1" || !got.FirstScript.Equal(c.t) || got.Client != client || string(got.Anchors) != "\x01\x02" {
+		t.Errorf("got %+v, %v, want the fetched lease with all that was noted", got, ok)
 	}
 	if info, err := os.Stat(path); err != nil || info.Mode().Perm() != 0o600 {
 		t.Errorf("got mode %v, %v, want 0600", info.Mode(), err)
 	}
 }
 
-func TestPrepareIsIdempotentAndSingleUse(t *testing.T) {
+func TestStepThatIsNotOnTheDiskDidNotHappen(t *testing.T) {
+	table, c, path := setup(t)
+	must(t, os.Mkdir(path, 0o700)) // a directory cannot be replaced by a file
+	if err := table.Prepare(of(c, "l1", "n1", "52:54:00:00:00:01")); err == nil {
+		t.Error("got no error")
+	}
+	if l, ok := table.ByMAC("52:54:00:00:00:01"); ok {
+		t.Errorf("got %+v, want no lease", l)
+	}
+}
+
+func TestDiscoveryIsWrittenWithItsScript(t *testing.T) {
+	table, c, path := setup(t)
+	must(t, table.SetPolicy(lease.Policy{Generation: 1, Discovery: true, Anchors: []byte{7}}))
+	a, err := table.Boot(lease.Boot{MAC: "52:54:00:00:00:01", Firmware: true})
+	if err != nil || a.Verdict != lease.First || !a.Lease.Discovery || string(a.Lease.Anchors) != "\x07" {
+		t.Fatalf("got %+v, %v, want a discovery lease", a, err)
+	}
+	if _, err := os.Stat(path); err == nil {
+		t.Error("got a file after a request alone, want none")
+	}
+	_, _, err = table.Script(a.Lease.Token, client)
+	must(t, err)
+	again, err := lease.Load(path, c.now)
+	must(t, err)
+	if l, ok := again.ByToken(a.Lease.Token); !ok || !l.Discovery || l.State != lease.Fetched {
+		t.Errorf("got %+v, %v, want the discovery lease again", l, ok)
+	}
+}
+
+func TestDiscoveriesAreBounded(t *testing.T) {
 	table, c, _ := setup(t)
-	l := of(c, "l1", "n1", "aa:bb:cc:00:00:01")
-	for range 2 {
-		if err := table.Prepare(l); err != nil {
-			t.Fatal(err)
+	must(t, table.SetPolicy(lease.Policy{Generation: 1, Discovery: true}))
+	var first lease.Lease
+	for i := range lease.MaxDiscoveries + 100 {
+		c.t = c.t.Add(time.Millisecond)
+		a, err := table.Boot(lease.Boot{MAC: fmt.Sprintf("52:54:00:00:%02x:%02x", i>>8, i&255), Firmware: true})
+		if err != nil || a.Verdict != lease.First {
+			t.Fatalf("machine %d: got %+v, %v", i, a, err)
+		}
+		if i == 0 {
+			first = a.Lease
+			_, _, err := table.Script(first.Token, client)
+			must(t, err)
 		}
 	}
-	first, _ := table.ByMAC("aa:bb:cc:00:00:01")
-	other := l
-	other.WorkflowID = "wf-2"
-	if err := table.Prepare(other); err == nil {
-		t.Error("same id with other content: got no error")
+	if _, ok := table.ByToken(first.Token); !ok {
+		t.Error("got the fetched lease pushed out, want it kept")
 	}
-	if err := table.Close("l1", lease.Consumed); err != nil {
-		t.Fatal(err)
-	}
-	if err := table.Close("l1", lease.Cancelled); err != nil {
-		t.Fatal(err)
-	}
-	if err := table.Prepare(l); !errors.Is(err, lease.ErrClosed) {
-		t.Errorf("open a consumed lease again: got %v, want ErrClosed", err)
-	}
-	if got, _ := table.ByToken(first.Token); got.State != lease.Consumed {
-		t.Errorf("got state %s, want consumed to be final", got.State)
+	if _, ok := table.ByMAC("52:54:00:00:00:01"); ok {
+		t.Error("got the oldest that fetched nothing, want it pushed out")
 	}
 }
 
-func TestOneOpenLeasePerMachine(t *testing.T) {
-	table, c, _ := setup(t)
-	must(t, table.Prepare(of(c, "l1", "n1", "aa:bb:cc:00:00:01")))
-	if err := table.Prepare(of(c, "l2", "n2", "aa:bb:cc:00:00:01")); err == nil || !strings.Contains(err.Error(), "n1") {
-		t.Errorf("another node's MAC: got %v, want an error that names the node", err)
+func TestIPXE04_MACSpellings(t *testing.T) {
+	for _, s := range []string{"52-54-00-77-aa-03", "52:54:00:77:AA:03", "52540077aa03", "5254.0077.aa03"} {
+		if got, err := lease.ParseMAC(s); err != nil || got != "52:54:00:77:aa:03" {
+			t.Errorf("%s: got %q, %v", s, got, err)
+		}
 	}
-	first, _ := table.ByMAC("aa:bb:cc:00:00:01")
-	c.t = c.t.Add(time.Second)
-	must(t, table.Prepare(of(c, "l3", "n1", "aa:bb:cc:00:00:01", "aa:bb:cc:00:00:02")))
-	if got, _ := table.ByToken(first.Token); got.State != lease.Cancelled {
-		t.Errorf("older lease: got %s, want cancelled", got.State)
+	for _, s := range []string{"", "52540077aa", "52:54:00:77:aa:03:04:05", "not a mac", "52540077aa0g"} {
+		if got, err := lease.ParseMAC(s); err == nil {
+			t.Errorf("%q: got %q, want an error", s, got)
+		}
 	}
-	if got, _ := table.ByMAC("aa:bb:cc:00:00:01"); got.ID != "l3" || got.State != lease.Open {
-		t.Errorf("got lease %s %s, want l3 open", got.ID, got.State)
-	}
-}
-
-func TestScriptMayBeFetchedAgainForAWhile(t *testing.T) {
-	for _, c := range []struct {
-		name   string
-		after  time.Duration
-		end    lease.State
-		reason string
-	}{
-		{"at once", 0, "", ""},
-		{"within the time", lease.Refetch, "", ""},
-		{"too late", lease.Refetch + 1, "", "first fetched at 2026-09-01T10:00:00Z"},
-		{"consumed", time.Second, lease.Consumed, "used up at 2026-09-01T10:00:01Z"},
-		{"cancelled", time.Second, lease.Cancelled, "cancelled"},
-		{"expired", time.Hour, "", "ran out"},
-	} {
-		t.Run(c.name, func(t *testing.T) {
-			table, clk, _ := setup(t)
-			must(t, table.Prepare(of(clk, "l1", "n1", "aa:bb:cc:00:00:01")))
-			l, _ := table.ByMAC("aa:bb:cc:00:00:01")
-			if l.Serving() == nil {
-				t.Error("files before the script: got served")
-			}
-			if _, ok, err := table.Admit(l.Token, client); !ok || err != nil {
-				t.Fatalf("first fetch: got %v, %v", ok, err)
-			}
-			clk.t = clk.t.Add(c.after)
-			if c.end != "" {
-				must(t, table.Close("l1", c.end))
-			}
-			_, ok, err := table.Admit(l.Token, client)
-			var r *lease.Refusal
-			if !ok || (c.reason == "") != (err == nil) || err != nil && (!errors.As(err, &r) || !strings.Contains(r.Reason, c.reason)) {
-				t.Errorf("second fetch: got %v, %v, want reason %q", ok, err, c.reason)
-			}
-		})
-	}
-}
-
-func TestEndedLeasesAreForgotten(t *testing.T) {
-	table, c, _ := setup(t)
-	must(t, table.Prepare(of(c, "l1", "n1", "aa:bb:cc:00:00:01")))
-	c.t = c.t.Add(time.Hour + lease.Keep)
-	must(t, table.Prepare(of(c, "l2", "n2", "aa:bb:cc:00:00:02")))
-	if got, ok := table.ByMAC("aa:bb:cc:00:00:01"); ok {
-		t.Errorf("got %s lease, want it forgotten", got.State)
-	}
-	if err := table.Prepare(of(&clock{t: c.t.Add(-2 * time.Hour)}, "l3", "n3", "aa:bb:cc:00:00:03")); err == nil {
-		t.Error("lease that has run out: got no error")
-	}
-	must(t, table.Close("unknown", lease.Consumed))
 }
 
 func TestUnreadableTableIsAnError(t *testing.T) {

@@ -1,7 +1,7 @@
 package lease
 
 import (
-	"bytes"
+	"cmp"
 	"crypto/rand"
 	"encoding/json"
 	"errors"
@@ -14,24 +14,26 @@ import (
 	"sync"
 	"time"
 
+	"firstlight/gateway-client/ident"
 	"firstlight/site/internal/statefile"
 )
 
 // maxFile bounds what is read back, in bytes.
 const maxFile = 32 << 20
 
-// Table holds the leases. Its methods may be called from any goroutine; what they return is a copy.
+// Table is a Book with a clock and a file: every durable change is on the disk before the method that makes it returns. Its
+// methods are the Book's; they may be called from any goroutine, and what they return is a copy.
 type Table struct {
 	path string
 	now  func() time.Time
 
-	mu     sync.Mutex
-	leases map[string]Lease // by ID
+	mu   sync.Mutex
+	book Book
 }
 
-// Load reads the table from path, which need not exist yet. Every change is on disk before the method that makes it returns.
+// Load reads the leases from path, which need not exist yet. The policy is set by SetPolicy.
 func Load(path string, now func() time.Time) (*Table, error) {
-	t := &Table{path: path, now: now, leases: map[string]Lease{}}
+	t := &Table{path: path, now: now, book: Book{leases: map[string]Lease{}}}
 	info, err := os.Stat(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return t, nil
@@ -51,190 +53,35 @@ func Load(path string, now func() time.Time) (*Table, error) {
 		return nil, fmt.Errorf("read leases %s: %w", path, err)
 	}
 	for _, l := range all {
-		t.leases[l.ID] = l
+		t.book.leases[l.ID] = l
 	}
 	return t, nil
 }
 
-// ErrClosed is wrapped by Prepare for a lease that has already ended.
-var ErrClosed = errors.New("lease has ended")
-
-// Prepare opens a lease. Doing it again with the same content does nothing. An older open lease of the same node for one of its
-// MACs is cancelled; one of another node is an error. Token, Opened, State and what the boot told are set here.
-func (t *Table) Prepare(l Lease) error {
-	if l.ID == "" || l.NodeID == "" || len(l.MACs) == 0 {
-		return errors.New("open lease: id, node or MAC is missing")
-	}
+// step takes one step of the book, and keeps it unless what must be on the disk cannot be written.
+func (t *Table) step(do func(b *Book, now time.Time)) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	now := t.now()
-	if old, ok := t.leases[l.ID]; ok {
-		switch old = old.at(now); {
-		case !sameOrder(old, l):
-			return fmt.Errorf("open lease %s: it exists with other content", l.ID)
-		case old.State != Open:
-			return fmt.Errorf("open lease %s: %w: %w", l.ID, ErrClosed, old.refusal())
-		}
-		return nil
-	}
-	if !now.Before(l.Expires) {
-		return fmt.Errorf("open lease %s: it ran out at %s", l.ID, stamp(l.Expires))
-	}
-	next := t.live(now)
-	if len(next) >= MaxLeases {
-		return fmt.Errorf("open lease %s: there are %d leases, the most", l.ID, MaxLeases)
-	}
-	for id, other := range next {
-		if other.State != Open || !other.shares(l) {
-			continue
-		}
-		if other.NodeID != l.NodeID {
-			return fmt.Errorf("open lease %s: lease %s of node %s is open for the same MAC", l.ID, id, other.NodeID)
-		}
-		other.State, other.Ended = Cancelled, now
-		next[id] = other
-	}
-	l.Token, l.Opened, l.State = strings.ToLower(rand.Text()), now, Open
-	l.Ended, l.BootMAC, l.SystemUUID, l.FirstScript, l.Client = time.Time{}, "", "", time.Time{}, netip.Addr{}
-	next[l.ID] = l
-	return t.store(next)
-}
-
-func sameOrder(a, b Lease) bool {
-	return a.NodeID == b.NodeID && a.WorkflowID == b.WorkflowID && a.Machine == b.Machine && a.Expires.Equal(b.Expires) &&
-		slices.Equal(a.MACs, b.MACs) && slices.Equal(a.KernelArgs, b.KernelArgs) && bytes.Equal(a.Anchors, b.Anchors)
-}
-
-// Close ends a lease with a final state. A lease that is unknown or has ended stays as it is.
-func (t *Table) Close(id string, s State) error {
-	return t.change(id, func(l *Lease) bool {
-		if l.State != Open {
-			return false
-		}
-		l.State, l.Ended = s, t.now()
-		return true
-	})
-}
-
-// Saw notes what the booting firmware said of itself: the MAC that it boots from, and its system UUID where it gave one. Only
-// what is new goes to the disk, and only the first time, because anybody on the segment can say it.
-func (t *Table) Saw(id, mac, uuid string) error {
-	return t.change(id, func(l *Lease) bool {
-		first := l.BootMAC == "" || l.SystemUUID == "" && uuid != ""
-		l.BootMAC = mac
-		if uuid != "" {
-			l.SystemUUID = uuid
-		}
-		return first
-	})
-}
-
-// Admit decides whether the script of token is served to client, and notes that it was. A *Refusal says why not; ok is false
-// for a token that is not known.
-func (t *Table) Admit(token string, client netip.Addr) (l Lease, ok bool, err error) {
-	l, ok = t.ByToken(token)
-	if !ok {
-		return Lease{}, false, nil
-	}
-	now := t.now()
-	refusal := l.refusal()
-	if refusal == nil && !l.FirstScript.IsZero() && now.After(l.FirstScript.Add(Refetch)) {
-		refusal = &Refusal{fmt.Sprintf("the script of boot lease %s was first fetched at %s, more than %d minutes ago", l.ID, stamp(l.FirstScript), int(Refetch.Minutes()))}
-	}
-	if refusal != nil {
-		return l, true, refusal
-	}
-	err = t.change(l.ID, func(l *Lease) bool {
-		if l.State != Open {
-			return false
-		}
-		changed := l.FirstScript.IsZero() || l.Client != client
-		if l.FirstScript.IsZero() {
-			l.FirstScript = now
-		}
-		l.Client = client
-		return changed
-	})
-	if err != nil {
-		return l, true, err
-	}
-	l, _ = t.ByToken(token)
-	return l, true, l.refusal()
-}
-
-// Serving says whether the files of the lease's boot are served: it is open and its script was fetched.
-func (l Lease) Serving() error {
-	if l.State == Open && l.FirstScript.IsZero() {
-		return &Refusal{"the script of boot lease " + l.ID + " was not fetched yet"}
-	}
-	return l.refusal()
-}
-
-// ByMAC returns the newest lease for a machine with the MAC (lower-case colon form), whatever its state.
-func (t *Table) ByMAC(mac string) (Lease, bool) {
-	return t.newest(func(l Lease) bool { return slices.Contains(l.MACs, mac) })
-}
-
-// ByToken returns the lease whose boot the token names.
-func (t *Table) ByToken(token string) (Lease, bool) {
-	return t.newest(func(l Lease) bool { return l.Token == token })
-}
-
-// ByClient returns the newest lease whose script the address fetched.
-func (t *Table) ByClient(a netip.Addr) (Lease, bool) {
-	return t.newest(func(l Lease) bool { return l.Client.IsValid() && l.Client == a })
-}
-
-func (t *Table) newest(match func(Lease) bool) (Lease, bool) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	var best Lease
-	found := false
-	for _, l := range t.leases {
-		if match(l) && (!found || l.Opened.After(best.Opened)) {
-			best, found = l, true
+	next := t.book
+	next.owned, next.durable = false, false
+	do(&next, t.now())
+	if next.durable {
+		if err := t.store(next.leases); err != nil {
+			return err
 		}
 	}
-	return best.at(t.now()), found
+	t.book = next
+	return nil
 }
 
-// live returns a copy of the table without what is too old to remember.
-func (t *Table) live(now time.Time) map[string]Lease {
-	next := make(map[string]Lease, len(t.leases))
-	for id, l := range t.leases {
-		if l = l.at(now); l.State == Open || now.Before(l.Ended.Add(Keep)) {
-			next[id] = l
-		}
-	}
-	return next
-}
-
-// change applies edit to a lease and stores the table when edit says that it must be kept.
-func (t *Table) change(id string, edit func(*Lease) (keep bool)) error {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	l, ok := t.leases[id]
-	if !ok {
-		return nil
-	}
-	now := t.now()
-	l = l.at(now)
-	if !edit(&l) {
-		t.leases[id] = l
-		return nil
-	}
-	next := t.live(now)
-	next[id] = l
-	return t.store(next)
-}
-
-// store writes next to the disk and only then takes it as the table.
-func (t *Table) store(next map[string]Lease) error {
-	all := make([]Lease, 0, len(next))
-	for _, l := range next {
+func (t *Table) store(leases map[string]Lease) error {
+	all := make([]Lease, 0, len(leases))
+	for _, l := range leases {
 		all = append(all, l)
 	}
-	slices.SortFunc(all, func(a, b Lease) int { return a.Opened.Compare(b.Opened) })
+	slices.SortFunc(all, func(a, b Lease) int {
+		return cmp.Or(a.Opened.Compare(b.Opened), strings.Compare(a.ID, b.ID))
+	})
 	b, err := json.MarshalIndent(all, "", " ")
 	if err == nil {
 		err = statefile.Write(t.path, b)
@@ -242,6 +89,75 @@ func (t *Table) store(next map[string]Lease) error {
 	if err != nil {
 		return fmt.Errorf("store leases: %w", err)
 	}
-	t.leases = next
 	return nil
+}
+
+func freshToken() string { return strings.ToLower(rand.Text()) }
+
+// SetPolicy is Book.SetPolicy. It writes nothing: whoever calls it keeps the policy.
+func (t *Table) SetPolicy(p Policy) (err error) {
+	return errors.Join(t.step(func(b *Book, _ time.Time) { err = b.SetPolicy(p) }), err)
+}
+
+// Prepare is Book.Prepare.
+func (t *Table) Prepare(l Lease) (err error) {
+	if serr := t.step(func(b *Book, now time.Time) { err = b.Prepare(now, l, freshToken()) }); serr != nil {
+		return serr
+	}
+	return err
+}
+
+// Close is Book.Close.
+func (t *Table) Close(id string, s State) error {
+	return t.step(func(b *Book, now time.Time) { b.Close(now, id, s) })
+}
+
+// Boot is Book.Boot. An error means that what was seen could not be kept; the answer then is Silent.
+func (t *Table) Boot(q Boot) (a Answer, err error) {
+	err = t.step(func(b *Book, now time.Time) { a = b.Boot(now, q, ident.New("lease"), freshToken()) })
+	if err != nil {
+		return Answer{Verdict: Silent}, err
+	}
+	return a, nil
+}
+
+// Transferred is Book.Transferred.
+func (t *Table) Transferred(token string) error {
+	return t.step(func(b *Book, now time.Time) { b.Transferred(now, token) })
+}
+
+// Script is Book.Script; an error that is no *Refusal means that the fetch could not be kept.
+func (t *Table) Script(token string, client netip.Addr) (l Lease, ok bool, err error) {
+	if serr := t.step(func(b *Book, now time.Time) { l, ok, err = b.Script(now, token, client) }); serr != nil {
+		return l, ok, serr
+	}
+	return l, ok, err
+}
+
+// Files is Book.Files.
+func (t *Table) Files(token string, client netip.Addr) (Lease, bool, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.book.Files(t.now(), token, client)
+}
+
+// ByMAC is Book.ByMAC.
+func (t *Table) ByMAC(mac string) (Lease, bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.book.ByMAC(t.now(), mac)
+}
+
+// ByToken is Book.ByToken.
+func (t *Table) ByToken(token string) (Lease, bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.book.ByToken(t.now(), token)
+}
+
+// ByClient is Book.ByClient.
+func (t *Table) ByClient(a netip.Addr) (Lease, bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.book.ByClient(t.now(), a)
 }

@@ -19,6 +19,8 @@ type Info struct {
 	MTU int
 	// MAC is in lower-case colon form; empty on interfaces without one.
 	MAC string
+	// Prefix is the address that was looked up with the length of its network.
+	Prefix netip.Prefix
 }
 
 // Lookup finds the interface and checks that it carries address.
@@ -33,7 +35,7 @@ func Lookup(name string, address netip.Addr) (Info, error) {
 	}
 	for _, a := range addrs {
 		if p, err := netip.ParsePrefix(a.String()); err == nil && p.Addr() == address {
-			return Info{Name: name, Index: i.Index, MTU: i.MTU, MAC: i.HardwareAddr.String()}, nil
+			return Info{Name: name, Index: i.Index, MTU: i.MTU, MAC: i.HardwareAddr.String(), Prefix: p}, nil
 		}
 	}
 	return Info{}, fmt.Errorf("interface %s: has no address %s", name, address)

@@ -14,7 +14,8 @@ import (
 // Arch is a client system architecture of option 93 (RFC 4578 section 2.1 with its erratum; IANA "Processor Architecture Types").
 type Arch uint16
 
-// The architectures that get a first stage. Firmware in the field announces x86-64 UEFI as 7 or as 9.
+// The architectures that get a first stage. Firmware in the field announces x86-64 UEFI as 7 or as 9. The second group announces
+// itself when it boots by HTTP.
 const (
 	ArchBIOS   Arch = 0
 	ArchIA32   Arch = 6
@@ -22,34 +23,73 @@ const (
 	ArchX64EBC Arch = 9
 	ArchARM32  Arch = 10
 	ArchARM64  Arch = 11
+
+	ArchIA32HTTP  Arch = 15
+	ArchX64HTTP   Arch = 16
+	ArchARM32HTTP Arch = 18
+	ArchARM64HTTP Arch = 19
 )
 
-// Firmware returns the first-stage file for an architecture; ok is false for one that gets none. shipped says that Debian's
-// package has the file: without it an offer only makes sense where the operator put one.
-func Firmware(a Arch) (name string, shipped, ok bool) {
+// first are the first-stage files. Debian's package has the first two; the others are there where the operator put them.
+const (
+	fileBIOS  = "undionly.kpxe"
+	fileX64   = "snponly.efi"
+	fileIA32  = "snponly-ia32.efi"
+	fileARM32 = "snponly-arm32.efi"
+	fileARM64 = "snponly-arm64.efi"
+)
+
+// Firmware returns the first-stage file for an architecture; ok is false for one that gets none. http says that it boots by HTTP.
+func Firmware(a Arch) (name string, http, ok bool) {
 	switch a {
 	case ArchBIOS:
-		return "undionly.kpxe", true, true
+		return fileBIOS, false, true
 	case ArchX64, ArchX64EBC:
-		return "snponly.efi", true, true
+		return fileX64, false, true
 	case ArchIA32:
-		return "snponly-ia32.efi", false, true
+		return fileIA32, false, true
 	case ArchARM32:
-		return "snponly-arm32.efi", false, true
+		return fileARM32, false, true
 	case ArchARM64:
-		return "snponly-arm64.efi", false, true
+		return fileARM64, false, true
+	case ArchX64HTTP:
+		return fileX64, true, true
+	case ArchIA32HTTP:
+		return fileIA32, true, true
+	case ArchARM32HTTP:
+		return fileARM32, true, true
+	case ArchARM64HTTP:
+		return fileARM64, true, true
 	}
 	return "", false, false
 }
 
-// ParseArch returns the first architecture of option 93 that Firmware knows. An odd or zero length is none.
-func ParseArch(b []byte) (Arch, bool) {
+// Shipped says whether Debian's package has the first-stage file. It is offered by PXE even where it is missing, so that the failed
+// transfer names it; another only makes sense where the operator put one.
+func Shipped(name string) bool { return name == fileBIOS || name == fileX64 }
+
+// Pins are the names by which an operator says what a machine is, whatever it announces, with the first-stage file of each.
+var Pins = map[string]string{"bios": fileBIOS, "x64": fileX64, "ia32": fileIA32, "arm32": fileARM32, "arm64": fileARM64}
+
+// IsFirmware says whether name is one of the first-stage files.
+func IsFirmware(name string) bool {
+	for _, f := range Pins {
+		if f == name {
+			return true
+		}
+	}
+	return false
+}
+
+// ParseArch returns the first architecture of option 93 that Firmware knows and that boots by HTTP, or does not, as asked. An odd
+// or zero length is none.
+func ParseArch(b []byte, http bool) (Arch, bool) {
 	if len(b)%2 != 0 {
 		return 0, false
 	}
 	for ; len(b) > 0; b = b[2:] {
 		a := Arch(binary.BigEndian.Uint16(b))
-		if _, _, ok := Firmware(a); ok {
+		if _, h, ok := Firmware(a); ok && h == http {
 			return a, true
 		}
 	}
@@ -119,11 +159,11 @@ func parse(b []byte) (*dhcpv4.DHCPv4, error) {
 	return req, nil
 }
 
-func client(req *dhcpv4.DHCPv4) (Client, error) {
-	c := Client{MAC: req.ClientHWAddr, UUID: ParseUUID(req.Options.Get(optClientUUID))}
+func client(req *dhcpv4.DHCPv4, class string) (Client, error) {
+	c := Client{MAC: req.ClientHWAddr, XID: req.TransactionID, HTTP: class == httpClient, UUID: ParseUUID(req.Options.Get(optClientUUID))}
 	c.IPXE = req.Options.Has(optEtherboot) || slices.Contains(ParseUserClass(req.Options.Get(dhcpv4.OptionUserClassInformation)), ipxeClass)
 	c.RawArch = req.Options.Get(optClientArch)
-	c.Arch, c.KnownArch = ParseArch(c.RawArch)
+	c.Arch, c.KnownArch = ParseArch(c.RawArch, c.HTTP)
 	if !c.IPXE && !c.KnownArch {
 		return c, fmt.Errorf("boot request of %s: architecture %s has no first stage here", c.MAC, hex.EncodeToString(c.RawArch[:min(len(c.RawArch), 16)]))
 	}

@@ -1,13 +1,14 @@
 // Package proxydhcp tells network-booting firmware which file to load, beside the segment's own DHCP server.
 //
-// It is for the site agent. It answers clients that announce themselves as PXE clients and nobody else, gives no address, takes
-// part in no lease and never says NAK (PXE 2.1, section 2.2.2). Which machine gets what is its Boots' decision. Answer is pure;
+// It is for the site agent. It answers clients that announce themselves as PXE or UEFI HTTP boot clients and nobody else, gives no
+// address, takes part in no lease and never says NAK (PXE 2.1, section 2.2.2). Which machine gets what is its Boots' decision. Answer is pure;
 // Server is the loop around it.
 package proxydhcp
 
 import (
 	"net"
 	"net/netip"
+	"strings"
 
 	"github.com/insomniacslk/dhcp/dhcpv4"
 	"github.com/insomniacslk/dhcp/iana"
@@ -16,10 +17,10 @@ import (
 const (
 	// MaxPacket bounds a request in bytes; longer ones are cut and then do not parse.
 	MaxPacket = 1500
+	// MaxFile is the longest boot file's name, or address, in bytes: an option's value less a NUL.
+	MaxFile = 254
 	// maxHeaderFile is the longest name that fits the header's file field with its NUL (RFC 2131, section 2).
 	maxHeaderFile = 127
-	// maxOption is the longest value of one option (RFC 2132, section 2).
-	maxOption = 255
 )
 
 // Options that the library has no name for.
@@ -36,8 +37,12 @@ var discoveryControl = []byte{6, 1, 8, 0xff}
 // Client is what a boot request says of its sender. Claims, not facts.
 type Client struct {
 	MAC net.HardwareAddr
+	// XID is the request's transaction; firmware that asks again keeps it.
+	XID [4]byte
 	// IPXE is true when iPXE asks, false for the firmware itself.
 	IPXE bool
+	// HTTP is true for firmware that boots by HTTP (UEFI 2.10, section 24.7): its file is an absolute address.
+	HTTP bool
 	// Arch is the first architecture of option 93 that Firmware knows; meaningful when KnownArch is true.
 	Arch      Arch
 	KnownArch bool
@@ -49,10 +54,10 @@ type Client struct {
 
 // Boots decides what a client boots. It is called from the server's one goroutine for a port; two ports are two goroutines.
 type Boots interface {
-	// Find returns the boot file for the client, at most 255 bytes; false is silence.
+	// Find returns the boot file for the client, at most MaxFile bytes; false is silence.
 	Find(Client) (file string, ok bool)
-	// Offered is called after an answer with this file was sent.
-	Offered(Client, string)
+	// Offered is called after an answer with this file was sent from the port.
+	Offered(c Client, file string, p Port)
 }
 
 // Port says on which of the two service ports a request came.
@@ -71,41 +76,52 @@ func Answer(b []byte, port Port, server netip.Addr, boots Boots) (reply *dhcpv4.
 	if err != nil {
 		return nil, c, "", err
 	}
-	if !addressed(req, port, server) {
+	class, ok := addressed(req, port, server)
+	if !ok {
 		return nil, c, "", nil
 	}
-	if c, err = client(req); err != nil {
+	if c, err = client(req, class); err != nil {
 		return nil, c, "", err
 	}
-	file, ok := boots.Find(c)
-	if !ok || file == "" || len(file) > maxOption {
+	file, ok = boots.Find(c)
+	if !ok || file == "" || len(file) > MaxFile {
 		return nil, c, "", nil
 	}
-	return build(req, port, server, file), c, file, nil
+	return build(req, port, server, class, file), c, file, nil
 }
 
-// addressed says whether a request is a PXE client's that this port answers.
-func addressed(req *dhcpv4.DHCPv4, port Port, server netip.Addr) bool {
-	if class := req.Options.Get(dhcpv4.OptionClassIdentifier); len(class) < len(pxeClient) || string(class[:len(pxeClient)]) != pxeClient {
-		return false
+// addressed says whether a request is one that this port answers, and its vendor class.
+func addressed(req *dhcpv4.DHCPv4, port Port, server netip.Addr) (class string, ok bool) {
+	said := string(req.Options.Get(dhcpv4.OptionClassIdentifier))
+	switch {
+	case strings.HasPrefix(said, pxeClient):
+		class = pxeClient
+	case strings.HasPrefix(said, httpClient) && port == PortDHCP:
+		class = httpClient
+	default:
+		return "", false
 	}
 	if port == PortDHCP {
-		return req.MessageType() == dhcpv4.MessageTypeDiscover
+		return class, req.MessageType() == dhcpv4.MessageTypeDiscover
 	}
 	if id := req.ServerIdentifier(); id != nil && !id.Equal(server.AsSlice()) {
-		return false
+		return "", false
 	}
-	return req.MessageType() == dhcpv4.MessageTypeRequest
+	return class, req.MessageType() == dhcpv4.MessageTypeRequest
 }
 
-const pxeClient = "PXEClient"
+// Vendor classes (option 60); what firmware sends begins with one of them.
+const (
+	pxeClient  = "PXEClient"
+	httpClient = "HTTPClient"
+)
 
-func build(req *dhcpv4.DHCPv4, port Port, server netip.Addr, file string) *dhcpv4.DHCPv4 {
+func build(req *dhcpv4.DHCPv4, port Port, server netip.Addr, class, file string) *dhcpv4.DHCPv4 {
 	ip := net.IP(server.AsSlice())
 	reply := &dhcpv4.DHCPv4{
 		OpCode: dhcpv4.OpcodeBootReply, HWType: iana.HWTypeEthernet, TransactionID: req.TransactionID, Flags: req.Flags,
 		ClientIPAddr: net.IPv4zero, YourIPAddr: net.IPv4zero, ServerIPAddr: ip, GatewayIPAddr: req.GatewayIPAddr,
-		ClientHWAddr: req.ClientHWAddr, ServerHostName: server.String(), Options: dhcpv4.Options{},
+		ClientHWAddr: req.ClientHWAddr, Options: dhcpv4.Options{},
 	}
 	kind := dhcpv4.MessageTypeOffer
 	if port == PortPXE {
@@ -114,12 +130,16 @@ func build(req *dhcpv4.DHCPv4, port Port, server netip.Addr, file string) *dhcpv
 	}
 	reply.UpdateOption(dhcpv4.OptMessageType(kind))
 	reply.UpdateOption(dhcpv4.OptServerIdentifier(ip))
-	reply.UpdateOption(dhcpv4.OptClassIdentifier(pxeClient))
-	reply.UpdateOption(dhcpv4.OptGeneric(dhcpv4.OptionVendorSpecificInformation, discoveryControl))
+	reply.UpdateOption(dhcpv4.OptClassIdentifier(class))
+	if class == pxeClient {
+		reply.ServerHostName = server.String()
+		reply.UpdateOption(dhcpv4.OptGeneric(dhcpv4.OptionVendorSpecificInformation, discoveryControl))
+	}
 	if len(file) <= maxHeaderFile {
 		reply.BootFileName = file
 	} else {
-		reply.UpdateOption(dhcpv4.OptGeneric(dhcpv4.OptionBootfileName, []byte(file)))
+		// RFC 2132, section 9.5 names no end mark, and readers expect one.
+		reply.UpdateOption(dhcpv4.OptGeneric(dhcpv4.OptionBootfileName, append([]byte(file), 0)))
 	}
 	// Echoed byte for byte; one of no length is no option (DHCP-06).
 	if id := req.Options.Get(optClientUUID); len(id) > 0 {

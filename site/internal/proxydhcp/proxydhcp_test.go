@@ -43,11 +43,14 @@ func (b *book) Find(c Client) (string, bool) {
 	if c.IPXE {
 		return b.script, true
 	}
-	name, _, ok := Firmware(c.Arch)
+	name, http, ok := Firmware(c.Arch)
+	if http {
+		return "http://10.77.0.2:8080/b/token/" + name, ok
+	}
 	return "t/token/" + name, ok
 }
 
-func (b *book) Offered(c Client, _ string) { b.offered = append(b.offered, c) }
+func (b *book) Offered(c Client, _ string, _ Port) { b.offered = append(b.offered, c) }
 
 func newBook() *book { return &book{script: "http://10.77.0.2:8080/b/token/script.ipxe"} }
 
@@ -138,6 +141,42 @@ func TestDHCP02_ListedUnknownAndMalformedArchitectures(t *testing.T) {
 	}
 }
 
+func TestDHCP03_HTTPBootOffers(t *testing.T) {
+	for _, c := range []struct {
+		arch []byte
+		file string
+	}{
+		{[]byte{0, 0x10}, "snponly.efi"}, {[]byte{0, 0x0f}, "snponly-ia32.efi"}, {[]byte{0, 0x12}, "snponly-arm32.efi"},
+		{[]byte{0, 0x13}, "snponly-arm64.efi"}, {[]byte{0, 7, 0, 0x10}, "snponly.efi"},
+	} {
+		ask := discover(opt{60, fmt.Appendf(nil, "HTTPClient:Arch:%05d:UNDI:003001", c.arch[len(c.arch)-1])}, opt{93, c.arch})
+		reply, got, _ := answer(t, ask, PortDHCP)
+		if reply == nil {
+			t.Errorf("architecture %x: got silence", c.arch)
+			continue
+		}
+		if reply.ClassIdentifier() != "HTTPClient" || reply.BootFileName != "http://10.77.0.2:8080/b/token/"+c.file || !got.HTTP {
+			t.Errorf("architecture %x: got class %q, file %q", c.arch, reply.ClassIdentifier(), reply.BootFileName)
+		}
+		if reply.Options.Has(dhcpv4.OptionVendorSpecificInformation) || reply.Options.Has(dhcpv4.OptionTFTPServerName) || reply.ServerHostName != "" {
+			t.Errorf("architecture %x: got option 43 or a TFTP server beside the address", c.arch)
+		}
+	}
+	for name, b := range map[string][]byte{
+		"architecture of PXE":       discover(opt{60, []byte("HTTPClient:Arch:00016:UNDI:003001")}),
+		"architecture 20":           discover(opt{60, []byte("HTTPClient:Arch:00016:UNDI:003001")}, opt{93, []byte{0, 20}}),
+		"PXE client that says HTTP": discover(opt{93, []byte{0, 16}}),
+	} {
+		if reply, _, _, err := Answer(b, PortDHCP, server, newBook()); reply != nil || err == nil {
+			t.Errorf("%s: got %v, %v, want silence and an error", name, reply, err)
+		}
+	}
+	request := discover(opt{53, []byte{3}}, opt{60, []byte("HTTPClient:Arch:00016:UNDI:003001")}, opt{93, []byte{0, 16}})
+	if reply, _, _, err := Answer(request, PortPXE, server, newBook()); reply != nil || err != nil {
+		t.Errorf("port 4011: got %v, %v, want silence: it is PXE's", reply, err)
+	}
+}
+
 func TestDHCP04_OfferCarriesOption43(t *testing.T) {
 	reply, _, _ := answer(t, discover(), PortDHCP)
 	for _, c := range []struct {
@@ -205,6 +244,26 @@ func TestDHCP06_MachineIdentifier(t *testing.T) {
 	}
 }
 
+func TestDHCP07_RelayedRequestsGoBackToTheRelay(t *testing.T) {
+	b := discover()
+	b[3] = 1 // hops
+	copy(b[24:], []byte{10, 10, 10, 1})
+	from := &net.UDPAddr{IP: net.IPv4(10, 42, 0, 1), Port: 387}
+	reply, _, _ := answer(t, b, PortDHCP)
+	if to := destination(reply, PortDHCP, from, netip.MustParseAddrPort("255.255.255.255:68")); to.String() != "10.10.10.1:67" {
+		t.Errorf("got destination %s, want 10.10.10.1:67", to)
+	}
+	if reply.Flags != 0x8000 || reply.TransactionID != [4]byte{0xde, 0xad, 0xbe, 0xef} || reply.ClientHWAddr.String() != mac.String() ||
+		!reply.GatewayIPAddr.Equal(net.IPv4(10, 10, 10, 1)) {
+		t.Errorf("got %v, want flags, xid, chaddr and giaddr as they were", reply)
+	}
+	copy(b[24:], []byte{0, 0, 0, 0})
+	reply, _, _ = answer(t, b, PortDHCP)
+	if to := destination(reply, PortDHCP, from, netip.MustParseAddrPort("255.255.255.255:68")); to.String() != "255.255.255.255:68" {
+		t.Errorf("without a relay: got destination %s, want everybody", to)
+	}
+}
+
 func TestDHCP08_RelayInformationEchoedLast(t *testing.T) {
 	for _, info := range [][]byte{append(bytes.Repeat([]byte{0, 0xff}, 19), 1, 2), bytes.Repeat([]byte{7}, 255)} {
 		for _, port := range []Port{PortDHCP, PortPXE} {
@@ -255,8 +314,8 @@ func TestDHCP12_FileIsACString(t *testing.T) {
 	long := newBook()
 	long.script = "http://10.77.0.2:8080/b/" + strings.Repeat("x", 120)
 	reply, _, _, err = Answer(discover(opt{77, []byte("iPXE")}), PortDHCP, server, long)
-	if err != nil || string(reply.Options.Get(dhcpv4.OptionBootfileName)) != long.script || reply.BootFileName != "" {
-		t.Errorf("long script address: got %v, %v, want it in option 67", reply, err)
+	if err != nil || string(reply.Options.Get(dhcpv4.OptionBootfileName)) != long.script+"\x00" || reply.BootFileName != "" {
+		t.Errorf("long script address: got %v, %v, want it in option 67 with a NUL", reply, err)
 	}
 }
 
@@ -328,10 +387,45 @@ func TestDHCP13_MalformedPackets(t *testing.T) {
 	}
 }
 
+// captured are requests of real firmware, iPXE and the RAM disk, taken from scenarios' captures.
+func captured(tb testing.TB) map[string][]byte {
+	tb.Helper()
+	paths, err := filepath.Glob(filepath.Join("testdata", "wire", "*.bin"))
+	if err != nil || len(paths) == 0 {
+		tb.Fatalf("no captured requests: %v", err)
+	}
+	all := map[string][]byte{}
+	for _, p := range paths {
+		b, err := os.ReadFile(p)
+		if err != nil {
+			tb.Fatal(err)
+		}
+		all[strings.TrimSuffix(filepath.Base(p), ".bin")] = b
+	}
+	return all
+}
+
+func TestRequestsOfRealFirmware(t *testing.T) {
+	for name, want := range map[string]string{
+		"ovmf-discover": "t/token/snponly.efi", "ovmf-discover-third": "t/token/snponly.efi", "ipxe-uefi-discover": newBook().script,
+		"ipxe-bios-rom-discover": newBook().script, "ovmf-request": "", "ipxe-uefi-request": "", "ramdisk-discover": "",
+	} {
+		reply, c, file := answer(t, captured(t)[name], PortDHCP)
+		if file != want || (reply == nil) != (want == "") || c.MAC.String() != mac.String() && want != "" {
+			t.Errorf("%s: got %v with file %q for %s, want %q", name, reply, file, c.MAC, want)
+		}
+	}
+}
+
 func FuzzAnswer(f *testing.F) {
 	f.Add(discover(), false)
 	f.Add(discover(opt{77, []byte("iPXE")}), false)
 	f.Add(discover(opt{53, []byte{3}}, opt{82, []byte{1, 1, 1}}), true)
+	f.Add(discover(opt{60, []byte("HTTPClient")}, opt{93, []byte{0, 16}}), false)
+	for _, b := range captured(f) {
+		f.Add(b, false)
+		f.Add(b, true)
+	}
 	for _, b := range hostile() {
 		f.Add(b, false)
 	}
@@ -372,7 +466,7 @@ func FuzzOptions(f *testing.F) {
 		if total != 0 && total != len(class) && string(class) != "iPXE" {
 			t.Fatalf("classes take %d bytes of %d", total, len(class))
 		}
-		if a, ok := ParseArch(arch); ok && !bytes.Contains(arch, []byte{byte(a >> 8), byte(a)}) {
+		if a, ok := ParseArch(arch, len(class)%2 == 0); ok && !bytes.Contains(arch, []byte{byte(a >> 8), byte(a)}) {
 			t.Fatalf("got architecture %d, not in %x", a, arch)
 		}
 		if u := ParseUUID(id); u != "" && len(u) != 36 {

@@ -10,6 +10,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/insomniacslk/dhcp/dhcpv4"
 	"golang.org/x/net/ipv4"
 	"golang.org/x/time/rate"
 )
@@ -98,19 +99,25 @@ func (s *Server) handle(pc *ipv4.PacketConn, b []byte, from *net.UDPAddr, port P
 	if reply == nil {
 		return
 	}
-	to := net.UDPAddrFromAddrPort(s.cfg.Offers)
-	switch {
-	case port == PortPXE:
-		to = from
-	case !reply.GatewayIPAddr.IsUnspecified():
-		to = &net.UDPAddr{IP: reply.GatewayIPAddr, Port: relayPort}
-	}
+	to := destination(reply, port, from, s.cfg.Offers)
 	out := &ipv4.ControlMessage{IfIndex: s.cfg.Index, Src: net.IP(s.cfg.Address.AsSlice())}
 	if _, err := pc.WriteTo(reply.ToBytes(), out, to); err != nil {
 		s.cfg.Log.Warn("boot offer not sent", "mac", client.MAC.String(), "to", to.String(), "error", err)
 		return
 	}
-	s.cfg.Boots.Offered(client, file)
+	s.cfg.Boots.Offered(client, file, port)
+}
+
+// destination is where a reply goes: to the relay that the request came through, whatever else holds (RFC 2131, section 4.1);
+// from port 4011 back to the sender, who has an address; else to everybody, because the client has none yet.
+func destination(reply *dhcpv4.DHCPv4, port Port, from *net.UDPAddr, offers netip.AddrPort) *net.UDPAddr {
+	switch {
+	case !reply.GatewayIPAddr.IsUnspecified():
+		return &net.UDPAddr{IP: reply.GatewayIPAddr, Port: relayPort}
+	case port == PortPXE:
+		return from
+	}
+	return net.UDPAddrFromAddrPort(offers)
 }
 
 func (s *Server) drop(from *net.UDPAddr, err error) {
