@@ -175,7 +175,7 @@ func (r *run) follow(ctx context.Context, m *machine, f following) error {
 func (r *run) wait(ctx context.Context, rec *judge.Record) error {
 	select {
 	case <-ctx.Done():
-		return r.late(ctx, rec)
+		return r.late(ctx)
 	case <-r.appliance.exited:
 		return fmt.Errorf("appliance ended: %v: %s", r.appliance.err, r.lastServeLine())
 	case <-time.After(pollEvery):
@@ -184,10 +184,13 @@ func (r *run) wait(ctx context.Context, rec *judge.Record) error {
 }
 
 // late says what a run that did not end in time was at.
-func (r *run) late(ctx context.Context, rec *judge.Record) error {
-	what := "machine is " + rec.State
+func (r *run) late(ctx context.Context) error {
+	what := "nothing had begun"
+	if r.record != nil {
+		what = "machine is " + r.record.State
+	}
 	for _, name := range judge.Stages {
-		if s := rec.Step(name); s != nil && s.State == "running" {
+		if s := r.record.Step(name); s != nil && s.State == "running" {
 			what = name + ": " + doing(s)
 		}
 	}
