@@ -32,9 +32,22 @@ type Config struct {
 	Ready func()
 	// Now is the clock; nil is time.Now.
 	Now func() time.Time
+	// Observe is told of every write to the store, before it is made and when it is durable, from the goroutine that writes and goes
+	// on when Observe returns. It is for judges that end the process at a chosen moment; nil is nobody.
+	Observe func(Write)
 	// Log is where to tell; nil discards.
 	Log *slog.Logger
 }
+
+// Write is one write to the store.
+type Write struct {
+	Key string
+	// Durable is false before the write is made, and true once it survives a crash. A write that fails never becomes durable.
+	Durable bool
+}
+
+// Load reads a configuration file, for Config.File.
+func Load(path string) (*config.Config, error) { return config.Load(path) }
 
 // Appliance is one site's control plane. Make it with New and run it once.
 type Appliance struct {

@@ -25,6 +25,7 @@ import (
 	"firstlight/gateway-client/ident"
 	"firstlight/gateway-client/link"
 	commonv1 "firstlight/gateway-client/proto/bettercompute/common/v1"
+	sitev1 "firstlight/gateway-client/proto/bettercompute/site/v1"
 	"firstlight/site"
 )
 
@@ -102,7 +103,11 @@ func (p *parts) openData(ctx context.Context) (err error) {
 	if p.store, err = store.Open(ctx, store.Config{Dir: filepath.Join(f.DataDir, "etcd"), Log: p.log("store")}); err != nil {
 		return err
 	}
-	s := box.Sealed(p.store, secretsPrefix)
+	var kept store.Store = p.store
+	if p.cfg.Observe != nil {
+		kept = store.Observed(kept, func(key string, durable bool) { p.cfg.Observe(Write{Key: key, Durable: durable}) })
+	}
+	s := box.Sealed(kept, secretsPrefix)
 	p.fleet = fleet.NewRepo(s)
 	p.images, err = images.New(s, p.blobDir(), p.keys.Images(), p.cfg.Now)
 	return err
@@ -134,14 +139,15 @@ func (p *parts) openGateway(ctx context.Context) (err error) {
 	sessions := &control.Gateway{}
 	p.executor, err = executor.New(executor.Config{
 		Fleet: p.fleet, Sender: sessions, Signer: p.keys.Commands, Now: p.cfg.Now, Log: p.log("executor"),
-		Site: planner.Site{NodeID: p.siteNode, HTTPBase: p.httpBase(), Anchors: p.keys.Anchors(p.gatewayURL(), f.Gateway.ServerName)},
+		Site: planner.Site{NodeID: p.siteNode, HTTPBase: p.httpBase(), Anchors: p.anchors()},
 	})
 	if err != nil {
 		return err
 	}
 	p.control, err = control.New(control.Config{
 		Fleet: p.fleet, Workflows: p.executor, PKI: p.keys, Gateway: sessions, TrustDomain: f.TrustDomain, SiteID: f.SiteID,
-		SectionDir: filepath.Join(f.DataDir, "sections"), Now: p.cfg.Now, Log: p.log("control"),
+		SectionDir: filepath.Join(f.DataDir, "sections"), Now: p.cfg.Now, Log: p.log("control"), SiteNode: p.siteNode,
+		Boot: control.BootPolicy{Discovery: f.Boot.Discovery, ReplaceROM: f.Boot.ReplaceROMiPXE, Anchors: p.anchors()},
 	})
 	if err != nil {
 		return err
@@ -155,6 +161,11 @@ func (p *parts) openGateway(ctx context.Context) (err error) {
 	}
 	sessions.Attach(p.gateway)
 	return nil
+}
+
+// anchors are what booted machines trust.
+func (p *parts) anchors() *sitev1.TrustAnchors {
+	return p.keys.Anchors(p.gatewayURL(), p.cfg.File.Gateway.ServerName)
 }
 
 func (p *parts) log(part string) *slog.Logger { return p.cfg.Log.With("part", part) }

@@ -32,6 +32,7 @@ func (p *parts) serve(ctx context.Context) error {
 	group, failed := errgroup.WithContext(ctx)
 	group.Go(func() error { return p.gateway.Serve(p.listener) })
 	group.Go(func() error { return p.api.Serve(p.socket) })
+	group.Go(func() error { p.control.KeepPolicy(work); return nil })
 	if p.site != nil {
 		group.Go(func() error {
 			if err := p.site.Run(siteCtx); err != nil || siteCtx.Err() != nil {

@@ -64,6 +64,10 @@ type Boot struct {
 	RAMDiskDir    string `toml:"ramdisk_dir"`
 	// KernelArgs are added to the RAM disk's kernel command line.
 	KernelArgs []string `toml:"kernel_args"`
+	// Discovery boots the RAM disk on machines that nobody enrolled, so that they appear with their inventory.
+	Discovery bool `toml:"discovery"`
+	// ReplaceROMiPXE lets a machine whose own ROM is iPXE load the site's iPXE first.
+	ReplaceROMiPXE bool `toml:"replace_rom_ipxe"`
 }
 
 // Load reads and checks the file at path.

@@ -63,6 +63,9 @@ type Config struct {
 	Gateway     *Gateway
 	TrustDomain string
 	SiteID      string
+	// SiteNode is the site agent's node id; Boot is what it is to do with boots that no lease is open for.
+	SiteNode ident.NodeID
+	Boot     BootPolicy
 	// SectionDir is where inventory sections are kept by their SHA-256; made with mode 0700 when missing.
 	SectionDir string
 	Now        func() time.Time
@@ -77,6 +80,8 @@ type Control struct {
 
 	mu         sync.Mutex
 	lastUntied time.Time
+
+	policy policy
 }
 
 var (
@@ -102,6 +107,9 @@ func New(cfg Config) (*Control, error) {
 
 // Start forgets the sessions of an earlier process. It is called once, before the gateway serves.
 func (c *Control) Start(ctx context.Context) error {
+	if err := c.cfg.Fleet.Tidy(ctx); err != nil {
+		return err
+	}
 	all, err := c.cfg.Fleet.Machines(ctx)
 	if err != nil {
 		return err

@@ -71,6 +71,9 @@ func (c *Control) joinDiscovery(ctx context.Context, a *attempt) ([]byte, error)
 	if d != nil {
 		return nil, c.tie(ctx, a, d, fleet.StepJoin)
 	}
+	if as.node == "" && as.workflow == "" {
+		return c.joinUnknown(ctx, a, as)
+	}
 	lease, err := c.cfg.Fleet.Lease(ctx, as.lease)
 	if errors.Is(err, fleet.ErrUnknown) {
 		return nil, c.tie(ctx, a, deny("the boot lease %q of the assertion is not known", as.lease), fleet.StepJoin)
@@ -86,15 +89,25 @@ func (c *Control) joinDiscovery(ctx context.Context, a *attempt) ([]byte, error)
 		return nil, d
 	}
 	if !run.State.Open() {
-		return nil, &denied{code: deniedCode, machine: rec.Name, workflow: run.ID,
-			cause: fmt.Sprintf("workflow %s of machine %s is over (%s)", run.ID, rec.Name, run.State)}
+		d := &denied{code: deniedCode, machine: rec.Name, workflow: run.ID, cause: fmt.Sprintf("workflow %s of machine %s is over (%s)", run.ID, rec.Name, run.State)}
+		if lease.State == fleet.LeaseConsumed && !bytes.Equal(lease.CSRSHA256, a.csr) {
+			d.alarm, d.next = true, twoMachines
+			d.cause += fmt.Sprintf(", and its boot lease was consumed already, at %s by another key: two machines presented this boot's assertion (now from %s)", lease.Consumed, a.addr)
+		}
+		return nil, d
 	}
 	raw, err := c.respond(a, rec.NodeID, commonv1.AgentRole_AGENT_ROLE_RAMDISK)
 	if err != nil {
 		return nil, err
 	}
 	lease, err = c.cfg.Fleet.UpdateLease(ctx, lease.ID, func(l *fleet.Lease) error { return consume(l, a, raw) })
+	if d, ok := errors.AsType[*denied](err); ok && d.contest {
+		c.contest(ctx, run, lease.KeyID, d.cause)
+	}
 	if err != nil {
+		return nil, err
+	}
+	if err := c.cfg.Fleet.FlagUUID(ctx, &rec, a.claims.UUID, a.now); err != nil {
 		return nil, err
 	}
 	if err := c.joined(ctx, a, rec.Name, rec.NodeID, run.ID, ident.RoleWord(commonv1.AgentRole_AGENT_ROLE_RAMDISK)); err != nil {
@@ -110,7 +123,7 @@ func consume(l *fleet.Lease, a *attempt, response []byte) error {
 	case l.State == fleet.LeaseConsumed && bytes.Equal(l.CSRSHA256, a.csr):
 		return nil
 	case l.State == fleet.LeaseConsumed:
-		at.alarm = true
+		at.alarm, at.contest, at.next = true, true, twoMachines
 		at.cause = fmt.Sprintf("the boot lease of machine %s was consumed already, at %s by another key: two machines presented this boot's assertion (now from %s, hardware with MAC %s)",
 			l.Machine, l.Consumed, a.addr, strings.Join(a.claims.MACs, ", "))
 		return &at

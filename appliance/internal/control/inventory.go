@@ -75,7 +75,7 @@ func (c *Control) Inventory(ctx context.Context, p gatewayserver.Peer, s *agentv
 	if err != nil {
 		return err
 	}
-	_, err = c.cfg.Fleet.Update(ctx, m.Name, func(r *fleet.Record) error {
+	m, err = c.cfg.Fleet.Update(ctx, m.Name, func(r *fleet.Record) error {
 		if r.Hardware == nil {
 			r.Hardware = &fleet.Hardware{Disks: []fleet.Disk{}, NICs: []fleet.NIC{}}
 		}
@@ -88,6 +88,9 @@ func (c *Control) Inventory(ctx context.Context, p gatewayserver.Peer, s *agentv
 		}
 		return learn(h, s.Name, s.Encoding)
 	})
+	if err == nil && s.Name == "system" && m.Hardware != nil {
+		err = c.cfg.Fleet.FlagUUID(ctx, &m, m.Hardware.UUID, c.cfg.Now())
+	}
 	if err != nil || p.Role != roleRAMDisk {
 		return err
 	}

@@ -47,6 +47,8 @@ type denied struct {
 	next string
 	// alarm: the machine gets an alarm.
 	alarm bool
+	// contest: two keys presented one boot's assertion; nobody can say whose the first was, so it is good for nothing any more.
+	contest bool
 }
 
 func (d *denied) Error() string { return d.cause }
@@ -140,7 +142,7 @@ func (c *Control) refuse(ctx context.Context, a *attempt, err error) error {
 		}
 	}
 	if d.step != "" {
-		if err := c.post(ctx, d.workflow, executor.Refused{Step: d.step, Cause: d.cause, Next: d.next}); err != nil {
+		if err := c.post(ctx, d.workflow, executor.Refused{Step: d.step, Cause: d.cause, Next: d.next, Contest: d.contest}); err != nil {
 			c.cfg.Log.Error("post refusal", "workflow", d.workflow, "err", err)
 		}
 	}

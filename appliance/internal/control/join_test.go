@@ -80,24 +80,6 @@ func TestDiscovery(t *testing.T) {
 	})
 }
 
-// After something was done to the machine, a second machine with its assertion is an alarm and no reason to stop.
-func TestDiscoveryTwiceLate(t *testing.T) {
-	bubble(t, func(t *testing.T, r *rig) {
-		r.booted()
-		evidence := r.assertion(nil)
-		a := r.agent()
-		_, err := r.joinDiscovery(a, evidence, claims(uuid1, mac1))
-		r.must(err)
-		r.connect(a)
-		r.sections(a)
-		_, err = r.joinDiscovery(r.agent(), evidence, claims(uuid1, mac1))
-		r.refused(err, "was consumed already")
-		if got := r.alarms("m1"); !strings.Contains(got, "was consumed already") || !r.open() {
-			t.Errorf("got alarms %q and open %t, want an alarm and the workflow going on", got, r.open())
-		}
-	})
-}
-
 func TestDiscoveryRefusals(t *testing.T) {
 	for name, c := range map[string]struct {
 		evidence func(r *rig) []byte

@@ -36,7 +36,7 @@ func (c *Control) mintNodeSecret(ctx context.Context, run *fleet.Run) ([]byte, e
 	fresh := fleet.NodeSecret{NodeID: run.NodeID, Machine: run.Machine, Workflow: run.ID, Hash: hash[:],
 		Expires: fleet.At(c.cfg.Now().Add(nodeSecretLife)), Claims: lease.Claims}
 	_, err = c.cfg.Fleet.UpdateNodeSecret(ctx, run.NodeID, func(s *fleet.NodeSecret) error {
-		if s.Workflow == run.ID && !s.Used.IsZero() {
+		if s.Workflow == run.ID && (!s.Used.IsZero() || s.Void != "") {
 			return errSecretUsed
 		}
 		*s = fresh
@@ -109,6 +109,11 @@ func (c *Control) joinProvisioned(ctx context.Context, a *attempt) ([]byte, erro
 func redeem(s *fleet.NodeSecret, run *fleet.Run, a *attempt, response []byte) *denied {
 	at := &denied{code: deniedCode, machine: s.Machine, workflow: s.Workflow, step: fleet.StepNodeJoin}
 	who := fmt.Sprintf("%s (MAC %s)", a.addr, orNone(strings.Join(a.claims.MACs, ", ")))
+	if s.Void != "" {
+		at.alarm, at.next = true, leaked
+		at.cause = fmt.Sprintf("the node's secret is void and was used from %s: %s", who, s.Void)
+		return at
+	}
 	if !s.Used.IsZero() {
 		if bytes.Equal(s.CSRSHA256, a.csr) && len(s.Response) > 0 {
 			return nil

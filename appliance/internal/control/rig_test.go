@@ -114,6 +114,8 @@ type rig struct {
 	m1, m2   fleet.Record
 	site     *agent
 	wf       string
+	gw       *control.Gateway
+	dir      string
 }
 
 func bubble(t *testing.T, test func(t *testing.T, r *rig), pauseAfter ...string) {
@@ -141,15 +143,23 @@ func newRig(t *testing.T, ctx context.Context, pauseAfter ...string) *rig {
 		Site: planner.Site{NodeID: siteNode, HTTPBase: "http://10.77.0.2:8080", Anchors: r.pki.Anchors("https://10.77.0.2:8443", "gw")}})
 	r.must(err)
 	r.must(r.ex.Start(ctx))
-	r.control, err = control.New(control.Config{Fleet: r.repo, Workflows: r.ex, PKI: r.pki, Gateway: gw, TrustDomain: domain, SiteID: siteID,
-		SectionDir: filepath.Join(dir, "sections"), Now: now})
-	r.must(err)
+	r.gw, r.dir = gw, dir
+	r.control = r.newControl(control.BootPolicy{Discovery: true, Anchors: r.pki.Anchors("https://10.77.0.2:8443", "gw")})
 	r.must(r.control.Start(t.Context()))
 	gw.Attach(r.sessions)
 	r.site = r.agent()
 	r.must(r.joinToken(r.site, r.token()))
 	r.wf = r.provision("m1", pauseAfter...)
 	return r
+}
+
+// newControl is another control plane on the same fleet.
+func (r *rig) newControl(boot control.BootPolicy) *control.Control {
+	r.t.Helper()
+	c, err := control.New(control.Config{Fleet: r.repo, Workflows: r.ex, PKI: r.pki, Gateway: r.gw, TrustDomain: domain, SiteID: siteID,
+		SectionDir: filepath.Join(r.dir, "sections"), Now: now, SiteNode: siteNode, Boot: boot})
+	r.must(err)
+	return c
 }
 
 func (r *rig) must(err error) {

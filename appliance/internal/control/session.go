@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -54,6 +55,12 @@ func (c *Control) Admit(ctx context.Context, p gatewayserver.Peer, _ *agentv1.He
 			return status.Errorf(codes.Unauthenticated, "the certificate of %s was superseded by a newer join", m.Name)
 		}
 	case roleRAMDisk:
+		if !m.Discovered.IsZero() {
+			if m.Discovery == nil || key != m.Discovery.KeyID {
+				return status.Errorf(codes.Unauthenticated, "the certificate of %s was superseded by a newer join", m.Name)
+			}
+			return nil
+		}
 		run, _, err := c.cfg.Fleet.Run(ctx, m.Workflow)
 		if err != nil {
 			return unknownOr(err, "workflow of "+m.Name)
@@ -82,6 +89,11 @@ func (c *Control) Connected(ctx context.Context, p gatewayserver.Peer, _ *agentv
 	defer c.cfg.Workflows.Available(p.Identity.Node, p.Role)
 	if err := c.connected(ctx, p); err != nil {
 		c.cfg.Log.Warn("note a session", "node", string(p.Identity.Node), "err", err)
+	}
+	if p.Role == roleSite && p.Identity.Node == c.cfg.SiteNode {
+		if err := c.sendPolicy(ctx, true); err != nil {
+			c.cfg.Log.Warn("send the site's boot policy", "err", err)
+		}
 	}
 }
 
@@ -127,10 +139,7 @@ func (c *Control) connected(ctx context.Context, p gatewayserver.Peer) error {
 
 // Disconnected implements gatewayserver.Control.
 func (c *Control) Disconnected(ctx context.Context, p gatewayserver.Peer, why error) {
-	text := "it ended"
-	if why != nil {
-		text = why.Error()
-	}
+	text := endOf(why)
 	e := fleet.Event{NodeID: string(p.Identity.Node), Kind: "session.closed", Fields: map[string]string{"role": ident.RoleWord(p.Role), "why": text},
 		Message: fmt.Sprintf("the session of the %s agent closed: %s", ident.RoleWord(p.Role), text)}
 	if p.Role != roleSite {
@@ -149,6 +158,30 @@ func (c *Control) Disconnected(ctx context.Context, p gatewayserver.Peer, why er
 		}
 	}
 	c.emit(ctx, e)
+}
+
+// endOf says for people why a session ended.
+func endOf(err error) string {
+	if err == nil {
+		return "the agent ended it"
+	}
+	if errors.Is(err, context.Canceled) {
+		return "the connection is gone"
+	}
+	s, ok := status.FromError(err)
+	if !ok {
+		return err.Error()
+	}
+	switch text := s.Message(); {
+	case s.Code() == codes.Canceled:
+		return "the connection is gone"
+	case s.Code() == codes.DeadlineExceeded:
+		return "the agent took too long"
+	case text == "":
+		return strings.ToLower(s.Code().String())
+	default:
+		return text
+	}
 }
 
 // Events implements gatewayserver.Control. Only the site agent's events are about other machines' boots; every other agent speaks of
@@ -203,6 +236,11 @@ func (c *Control) event(ctx context.Context, p gatewayserver.Peer, own *fleet.Re
 		e.Machine = m.Name
 		if e.Workflow == "" {
 			e.Workflow = m.Workflow
+		}
+	}
+	if e.Workflow != "" && e.Kind == kindScriptRefused {
+		if err := c.refetched(ctx, &e); err != nil {
+			return err
 		}
 	}
 	if e.Workflow != "" {

@@ -39,6 +39,9 @@ func (c *Control) Update(ctx context.Context, p gatewayserver.Peer, u *agentv1.C
 	err := c.cfg.Workflows.Report(ctx, r)
 	switch {
 	case errors.Is(err, executor.ErrNotOpen):
+		if p.Role == roleSite {
+			c.policyAnswer(ctx, r.CommandID, r.State, r.Reject, r.Message)
+		}
 		return nil
 	case errors.Is(err, executor.ErrForeign):
 		return c.disbelieve(ctx, p, u.CommandId, err)

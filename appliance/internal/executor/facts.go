@@ -34,6 +34,8 @@ type Refused struct {
 	Cause string
 	// Next is what to do; empty for the step's own advice.
 	Next string
+	// Contest: two keys presented this boot's assertion, so that nothing the first one did counts, whatever the step.
+	Contest bool
 }
 
 // SessionUp: an agent of this workflow opened its session.

@@ -160,19 +160,23 @@ func (f *flow) machineSays(text string) {
 func (f *flow) scriptRefused(why string) {
 	const what = "serve this boot's script"
 	if f.before(fleet.StepWipe) {
-		f.fail(fleet.StepScript, what, why, "begin again with firstlight provision: a boot lease is good for one join")
+		next := "begin again with firstlight provision: a boot lease is good for one join"
+		if _, joined := f.seen(factJoined + roleRAMDisk); joined {
+			next = "a machine had joined with this boot already: either this one started over, or another machine on the boot segment joined in its place. Find out which, then begin again with firstlight provision"
+		}
+		f.fail(fleet.StepScript, what, why, next)
 		return
 	}
 	if s := f.run.Current(); s != nil {
-		f.fail(s.Name, s.Name, "the machine started over and asked for its boot script again: "+why,
-			"find out why it restarted, then begin again with firstlight provision")
+		f.fail(s.Name, s.Name, "the machine started over and asked for its boot script again, or another machine had joined in its place: "+why,
+			"find out whether this machine restarted or another machine on the boot segment took its place, then begin again with firstlight provision")
 	}
 }
 
 // refused fails the step that a refused join belongs to. A refused discovery counts until something was done to the machine;
-// after that it is an alarm (control raises it), not a reason to stop.
+// after that it is an alarm (control raises it), not a reason to stop, unless it shows that another machine may have joined.
 func (f *flow) refused(r Refused) {
-	if r.Step == fleet.StepJoin && !f.before(fleet.StepWipe) {
+	if r.Step == fleet.StepJoin && !f.before(fleet.StepWipe) && !r.Contest {
 		return
 	}
 	f.fail(r.Step, "join", r.Cause, r.Next)

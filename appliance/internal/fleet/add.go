@@ -58,8 +58,8 @@ type Spec struct {
 	// Adopt: the machine runs and is never to be wiped: it is protected from the start, and disk serials and the controller may be
 	// left out.
 	Adopt bool
-	// From is the name of a discovered machine that becomes this one: with its node id, its MACs, its UUID where the specification
-	// names none, and its inventory. Empty for none.
+	// From is the name of a discovered machine that becomes this one: with its MACs, its UUID where the specification names
+	// none, and its inventory, and with a node id of its own: what runs there now has no part in it. Empty for none.
 	From string
 	// By is who says it, for people.
 	By string
@@ -158,7 +158,7 @@ func (r *Repo) AddMachine(ctx context.Context, s Spec, now time.Time) (Record, e
 		rec.Adopted, rec.Protected = true, &Protection{Since: At(now), By: s.By, Why: "adopted as a machine that runs"}
 	}
 	if s.From != "" {
-		rec.NodeID, rec.Hardware, rec.Connected, rec.Epoch, rec.Alarms = found.NodeID, found.Hardware, found.Connected, found.Epoch, found.Alarms
+		rec.Hardware, rec.Alarms = found.Hardware, found.Alarms
 	}
 	if len(s.BMCPassword) > 0 {
 		if err := r.setBMCPassword(ctx, s.Name, s.BMCPassword); err != nil {

@@ -49,8 +49,20 @@ type Record struct {
 	Adopted bool `json:"adopted,omitempty"`
 	// Discovered is when it first joined as an unknown machine; null for a machine that a person enrolled.
 	Discovered Time `json:"discovered,omitzero"`
-	// DiscoveryKeyID is the key of the RAM disk that joined as an unknown machine.
-	DiscoveryKeyID string `json:"discovery_key_id,omitempty"`
+	// Discovery is the newest join as an unknown machine, nil for none.
+	Discovery *Discovery `json:"discovery,omitempty"`
+}
+
+// Discovery is a join with an assertion that names no machine.
+type Discovery struct {
+	// Lease is the site's, good for one join: the same request again gets Response again.
+	Lease     string `json:"lease"`
+	At        Time   `json:"at"`
+	CSRSHA256 []byte `json:"csr_sha256"`
+	Response  []byte `json:"response"`
+	KeyID     string `json:"key_id"`
+	// Serial is the system serial number that it claimed.
+	Serial string `json:"serial"`
 }
 
 // Alarm appends an alarm; the same text again within an hour is the same alarm, and then it returns false.
@@ -341,6 +353,15 @@ type NodeSecret struct {
 	CSRSHA256 []byte `json:"csr_sha256"`
 	Response  []byte `json:"response"`
 	KeyID     string `json:"key_id"`
+	// Void is why nobody can use it any more, empty while somebody may.
+	Void string `json:"void,omitempty"`
+}
+
+// PolicyMark is the newest boot policy of the site, key settings/boot-policy.
+type PolicyMark struct {
+	Generation uint64 `json:"generation"`
+	// SHA256 is over the policy without its generation.
+	SHA256 []byte `json:"sha256"`
 }
 
 // Agent is an agent that belongs to no machine (the site agent), key agents/<node id>, with its newest one-time join token.
