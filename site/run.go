@@ -192,6 +192,10 @@ func (r *running) keep(ctx context.Context, id *session.Identity, agent *session
 		switch {
 		case err == nil:
 			id, until = fresh, renewAt(fresh)
+			// A certificate that is old at birth, by a wrong clock or a far back-dated start, must not make a loop of joins.
+			if soonest := r.a.cfg.Now().Add(renewPause); until.Before(soonest) {
+				until = soonest
+			}
 		case ctx.Err() != nil:
 			return nil
 		case r.a.cfg.Now().After(id.Chain[0].NotAfter):
