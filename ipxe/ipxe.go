@@ -13,6 +13,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 )
 
@@ -48,8 +49,9 @@ type Boot struct {
 	// Initrds are handed over in this order, each named on the kernel's command line. Their names differ from each other and from
 	// the kernel's.
 	Initrds []Image
-	// Args follow the initrds and BOOTIF on the kernel's command line. One with blanks must be quoted in the way that the kernel
-	// reads; iPXE passes quotes on.
+	// Args follow the initrds and BOOTIF on the kernel's command line, those that name a console last and in their order: the last
+	// one backs /dev/console. Of two for one console the later counts. An argument with blanks must be quoted in the way that the
+	// kernel reads; iPXE passes quotes on.
 	Args []string
 	// FailURL, when set, is fetched with "/" and the name of the image that did not load appended, so that the server learns what
 	// the screen says. The word "start" stands for the kernel's start itself.
@@ -69,7 +71,7 @@ func (b Boot) Script() ([]byte, error) {
 		banner = "network boot"
 	}
 	args := append(b.initrdArgs(), bootIF)
-	args = append(args, b.Args...)
+	args = append(args, consolesLast(b.Args)...)
 	line := strings.Join(args, " ")
 	if n := len(b.Kernel.Name) + 1 + len(line) + len(macText) - len(macSetting); n > MaxCommandLine {
 		return nil, fmt.Errorf("ipxe script: kernel command line of %d bytes, the most is %d", n, MaxCommandLine)
@@ -105,6 +107,28 @@ const (
 	macText    = "00-00-00-00-00-00"
 	bootIF     = "BOOTIF=01-" + macSetting
 )
+
+// consolesLast moves the arguments that name a console to the end, and keeps the last one for each device.
+func consolesLast(args []string) []string {
+	var others, consoles []string
+	for _, a := range args {
+		device, ok := console(a)
+		if !ok {
+			others = append(others, a)
+			continue
+		}
+		consoles = slices.DeleteFunc(consoles, func(c string) bool { d, _ := console(c); return d == device })
+		consoles = append(consoles, a)
+	}
+	return append(others, consoles...)
+}
+
+// console returns the device of "console=device,options".
+func console(arg string) (device string, ok bool) {
+	value, ok := strings.CutPrefix(arg, "console=")
+	device, _, _ = strings.Cut(value, ",")
+	return device, ok
+}
 
 func (b Boot) initrdArgs() []string {
 	var args []string

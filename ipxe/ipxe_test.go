@@ -193,6 +193,41 @@ func TestIPXE03_InitrdsAreNamedTwice(t *testing.T) {
 	}
 }
 
+func TestIPXE04_BootedCardIsNamed(t *testing.T) {
+	for name, b := range cases() {
+		script := string(must(b.Script()))
+		if !strings.Contains(script, " BOOTIF=01-${netX/mac:hexhyp}") || strings.Contains(script, "net0") {
+			t.Errorf("%s: want the address of the card that was opened last, and no other, got\n%s", name, script)
+		}
+	}
+}
+
+func TestIPXE06_ConsoleArguments(t *testing.T) {
+	for _, c := range []struct{ name, args, want string }{
+		{"no serial", "quiet", "quiet"},
+		{"ttyS0", "console=ttyS0 quiet", "quiet console=ttyS0"},
+		{"ttyS1 at 115200, site says ttyS0", "console=ttyS0 quiet console=ttyS1,115200n8", "quiet console=ttyS0 console=ttyS1,115200n8"},
+		{"arm64", "console=ttyAMA0 earlycon", "earlycon console=ttyAMA0"},
+		{"screen and serial", "console=tty0 console=ttyS0 panic=30", "panic=30 console=tty0 console=ttyS0"},
+		{"one console twice", "console=ttyS0 console=tty0 console=ttyS0,115200", "console=tty0 console=ttyS0,115200"},
+	} {
+		b := full()
+		b.Args = strings.Fields(c.args)
+		var line []string
+		for _, command := range split(must(b.Script())) {
+			if command.words[0] == "kernel" {
+				line = command.words
+			}
+		}
+		if got := strings.Join(line[8:], " "); got != c.want {
+			t.Errorf("%s: got %q, want %q", c.name, got, c.want)
+		}
+	}
+	if got := strings.Join(strings.Fields(string(must(cases()["bare"].Script()))), " "); strings.Contains(got, "console=") {
+		t.Errorf("no argument: got a console in %q", got)
+	}
+}
+
 func TestCommandLineIsBounded(t *testing.T) {
 	b := full()
 	for range 5 {
@@ -219,7 +254,7 @@ func FuzzTextStaysText(f *testing.F) {
 		if !reflect.DeepEqual(names(got), want) {
 			t.Fatalf("got commands %v, want %v, script %q", names(got), want, s)
 		}
-		if w := strings.Join(got[3].words[8:], " "); w != arg {
+		if w := strings.Join(got[3].words[8:], " "); w != arg && !strings.HasPrefix(arg, "console=") {
 			t.Fatalf("argument %q: iPXE sees %q", arg, w)
 		}
 	})
