@@ -158,16 +158,21 @@ func (r *rig) lease(id string) *sitev1.PrepareRAMDisk {
 // discover sends a boot request and does not wait.
 func (r *rig) discover(ipxe bool) dhcpv4.TransactionID {
 	r.t.Helper()
-	mods := []dhcpv4.Modifier{
+	if ipxe {
+		return r.ask(dhcpv4.WithGeneric(dhcpv4.OptionUserClassInformation, []byte("iPXE")))
+	}
+	return r.ask()
+}
+
+// ask sends OVMF's boot request, changed by mods.
+func (r *rig) ask(mods ...dhcpv4.Modifier) dhcpv4.TransactionID {
+	r.t.Helper()
+	p, err := dhcpv4.New(append([]dhcpv4.Modifier{
 		dhcpv4.WithMessageType(dhcpv4.MessageTypeDiscover), dhcpv4.WithHwAddr(machineMAC),
 		dhcpv4.WithOption(dhcpv4.OptClassIdentifier("PXEClient:Arch:00007:UNDI:003001")),
 		dhcpv4.WithOption(dhcpv4.OptClientArch(iana.Arch(proxydhcp.ArchX64))),
 		dhcpv4.WithGeneric(dhcpv4.OptionClientMachineIdentifier, append([]byte{0, 0x78, 0x56, 0x34, 0x12, 0x34, 0x12, 0x78, 0x56}, 0x9a, 0xbc, 1, 2, 3, 4, 5, 6)),
-	}
-	if ipxe {
-		mods = append(mods, dhcpv4.WithGeneric(dhcpv4.OptionUserClassInformation, []byte("iPXE")))
-	}
-	p, err := dhcpv4.New(mods...)
+	}, mods...)...)
 	must(r.t, err)
 	to := &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1), Port: r.running.dhcp.LocalAddr().(*net.UDPAddr).Port}
 	_, err = r.nic.WriteTo(p.ToBytes(), to)
@@ -287,6 +292,15 @@ func TestAgentBootsOneMachineOnce(t *testing.T) {
 // fetchAll loads what a script names and checks the assertion.
 func (r *rig) fetchAll(script []byte) {
 	r.t.Helper()
+	a := r.assertion(script)
+	if a.NodeId != "node-1" || a.LeaseId != "lease-1" || a.SystemUuid != "12345678-1234-5678-9abc-010203040506" || len(a.Macs) != 1 || a.Macs[0] != machineMAC.String() {
+		r.t.Errorf("got assertion %v", a)
+	}
+}
+
+// assertion loads what a script names and returns its assertion, verified.
+func (r *rig) assertion(script []byte) *sitev1.DiscoveryAssertion {
+	r.t.Helper()
 	urls := slices.DeleteFunc(strings.Fields(string(script)), func(w string) bool {
 		return !strings.HasPrefix(w, "http://") || strings.Contains(w, "$")
 	})
@@ -318,9 +332,7 @@ func (r *rig) fetchAll(script []byte) {
 	if got, err := ident.RoleOf(leaf); err != nil || got != role {
 		r.t.Errorf("assertion signed by role %s, %v, want site", got, err)
 	}
-	if a.NodeId != "node-1" || a.LeaseId != "lease-1" || a.SystemUuid != "12345678-1234-5678-9abc-010203040506" || len(a.Macs) != 1 || a.Macs[0] != machineMAC.String() {
-		r.t.Errorf("got assertion %v", &a)
-	}
+	return &a
 }
 
 // refused checks that a used-up lease boots nothing, and that iPXE is told so.
