@@ -2,6 +2,7 @@ package diag
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"os/exec"
 	"strings"
@@ -135,6 +136,26 @@ func TestExec(t *testing.T) {
 	if string(out) != "out\n" || err == nil || !strings.Contains(err.Error(), "why") {
 		t.Errorf("got %q, %v", out, err)
 	}
+}
+
+// printing is a Programs whose every program prints this.
+type printing []byte
+
+func (p printing) Run(context.Context, string, ...string) ([]byte, error) { return p, nil }
+
+// FuzzNVML: whatever the probe prints, two GPUs pass only when two are counted, answer and have no uncorrectable errors.
+func FuzzNVML(f *testing.F) {
+	for _, s := range []string{`{"state":"ok","count":2,"gpus":[{"index":0,"uuid":"GPU-a"},{"index":1,"uuid":"GPU-b","ecc":{"enabled":true,"uncorrectable":0}}]}`,
+		`{"state":"ok","count":2,"gpus":[{"uuid":"GPU-a","ecc":{"uncorrectable":1}},{"uuid":"GPU-b"}]}`, `{"state":"no library","error":"libnvidia-ml.so.1"}`, `[]`, `{"count":-1}`} {
+		f.Add([]byte(s))
+	}
+	f.Fuzz(func(t *testing.T, b []byte) {
+		r := NVML(context.Background(), printing(b), 2)
+		var p Probe
+		if r.Outcome == Passed && (json.Unmarshal(b, &p) != nil || p.Count != 2 || len(p.GPUs) != 2 || p.State != "ok" || p.GPUs[0].UUID == "" || p.GPUs[1].Error != "") {
+			t.Fatalf("passed with %q", b)
+		}
+	})
 }
 
 func FuzzDCGM(f *testing.F) {

@@ -71,7 +71,7 @@ func prefixNAA(digits string) bool {
 // sameWWN compares ids with and without their prefix and marks.
 func sameWWN(a, b string) bool {
 	strip := func(s string) string {
-		s = strings.ToLower(s)
+		s = strings.ToLower(strings.TrimSpace(s))
 		for _, p := range []string{"naa.", "eui.", "uuid.", "0x"} {
 			s = strings.TrimPrefix(s, p)
 		}

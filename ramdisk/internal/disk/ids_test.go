@@ -21,9 +21,28 @@ func TestFirstID(t *testing.T) {
 	}
 }
 
+// FuzzWorldWideNames: what a drive or an operator gives as a world-wide name has one normal form, and equals itself.
+func FuzzWorldWideNames(f *testing.F) {
+	for _, s := range []string{"naa.5000C500A1B2C3D4", "0x5000c500a1b2c3d4", "eui.0000000000000000", "00 02 c9 03 00 11 22 33", "t10.ATA     QEMU HARDDISK   QM00001",
+		"uuid.6ba7b810-9dad-11d1-80b4-00c04fd430c8", "nvme.1b36-6e7630-51454d55-00000001", "5000c500a1b2c3d4\n", "naa.", "\xff\x00"} {
+		f.Add(s)
+	}
+	f.Fuzz(func(t *testing.T, s string) {
+		n := normalWWN(s)
+		if n == "" {
+			return
+		}
+		if normalWWN(n) != n || !sameWWN(n, s) || !sameWWN(n, n) {
+			t.Errorf("%q became %q, which becomes %q", s, n, normalWWN(n))
+		}
+	})
+}
+
 func FuzzVPD80(f *testing.F) {
 	f.Add([]byte("\x00\x80\x00\x08  SERIAL"))
 	f.Add([]byte("\x00\x80\xff\xff"))
+	f.Add([]byte("\x00\x80\x00\x14S1                  "))
+	f.Add([]byte("\x00\x83\x00\x02S1"))
 	f.Add([]byte{})
 	f.Fuzz(func(t *testing.T, b []byte) {
 		if s := parseVPD80(b); strings.TrimSpace(s) != s || len(s) > len(b) {
@@ -36,6 +55,8 @@ func FuzzVPD80(f *testing.F) {
 func FuzzSysfsSerial(f *testing.F) {
 	f.Add([]byte("NV1   \n"), []byte("eui.0000000000000000"), []byte("1"))
 	f.Add([]byte("\x00\xff\x1b[31m"), []byte("naa.5"), []byte("-1"))
+	f.Add([]byte("  S1 \n"), []byte("nvme.1b36-6e7630-51454d55-00000001\n"), []byte("1048576\n"))
+	f.Add([]byte("00000000"), []byte("00000000-0000-0000-0000-000000000000"), []byte("18446744073709551615"))
 	f.Fuzz(func(t *testing.T, serial, wwid, size []byte) {
 		sys := fstest.MapFS{
 			"block/nvme0n1/device/serial": {Data: serial}, "block/nvme0n1/wwid": {Data: wwid},
@@ -55,5 +76,6 @@ func FuzzSysfsSerial(f *testing.F) {
 func FuzzMountinfo(f *testing.F) {
 	f.Add("25 1 8:1 / /mnt rw - ext4 /dev/sda1 rw\n")
 	f.Add("x\n1 2 a:b c d\n")
+	f.Add("1 1 0:2 / / rw - rootfs rootfs rw,size=172904k\n21 1 0:20 / /proc rw,relatime - proc proc rw\n31 1 254:3 / /run/firstlight/mnt/part-1 rw,nosuid - vfat /dev/vda2 rw\n")
 	f.Fuzz(func(t *testing.T, s string) { parseMountinfo(strings.NewReader(s), Usage{}) })
 }

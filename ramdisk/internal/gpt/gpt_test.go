@@ -151,17 +151,33 @@ func TestTooSmallDisk(t *testing.T) {
 }
 
 func FuzzRead(f *testing.F) {
-	f.Add([]byte(image(100, 512, 128, 128)), int64(200*512))
-	f.Add([]byte(image(100, 512, 4, 4096)[:60*512]), int64(60*512))
-	f.Fuzz(func(t *testing.T, b []byte, size int64) {
+	small := func(block, count, each int64) []byte {
+		return gpttest.Image(16, block, count, each, []gpttest.Partition{{Type: TypeESP, Name: "esp", First: 4, Last: 5}, {Type: TypeESP, Name: "two", First: 6, Last: 6}})
+	}
+	f.Add(small(512, 4, 128), int64(200*512), false)
+	f.Add(small(512, 4, 256), int64(1<<30), false)
+	f.Add(small(512, 2, 512)[:3*512], int64(16*512), false)
+	f.Add(small(4096, 32, 128), int64(1<<30), true)
+	f.Add(small(4096, 32, 128), int64(1<<30), false)
+	f.Fuzz(func(t *testing.T, b []byte, size int64, big bool) {
 		if len(b) > 1<<20 {
 			return
 		}
-		table, err := Read(memory(b), int64(len(b)), 512)
+		block := 512
+		if big {
+			block = 4096
+		}
+		ReadFirst(memory(b), int64(len(b)), block)
+		table, err := Read(memory(b), int64(len(b)), block)
 		if err != nil {
 			return
 		}
-		table.Partitions()
+		table.DiskGUID()
+		for _, p := range table.Partitions() {
+			if p.Start < 0 || p.Size <= 0 || p.Number < 1 {
+				t.Fatalf("partition %+v", p)
+			}
+		}
 		if size > 0 && size < 1<<40 {
 			table.Fit(memory(b), size)
 		}

@@ -95,26 +95,6 @@ func ReadClaims(sys, proc fs.FS) Claims {
 	return c
 }
 
-// placeholders are what firmware writes where nobody filled in anything, normalised as Placeholder does. Data: extend it.
-var placeholders = map[string]bool{
-	"": true, "0": true, "none": true, "n/a": true, "na": true, "null": true, "unknown": true, "empty": true, "123456789": true, "0123456789": true, "1234567890": true,
-	"system serial number": true, "not settable": true, "not specified": true, "not available": true, "not applicable": true,
-	"enter serial": true, "default string": true, "to be filled by o.e.m": true, "to be filled by oem": true, "o.e.m": true,
-	"system manufacturer": true, "system product name": true, "chassis serial number": true, "base board serial number": true, "invalid": true,
-	"03000200-0400-0500-0006-000700080009": true, "12345678-1234-5678-90ab-cddeefaabbcc": true,
-}
-
-// Placeholder says whether a firmware string names nothing: a known phrase in any case, with padding, dots, control or other bytes
-// around it, or one repeated digit.
-func Placeholder(s string) bool {
-	s = strings.ToLower(strings.Trim(Clean([]byte(s)), " ._-*"))
-	if placeholders[s] {
-		return true
-	}
-	bare := strings.NewReplacer("-", "", " ", "", ".", "").Replace(s)
-	return strings.Trim(bare, "0") == "" || strings.Trim(bare, "f") == "" || strings.Trim(bare, "x") == ""
-}
-
 func validUUID(s string) bool {
 	if len(s) != 36 {
 		return false

@@ -2,6 +2,7 @@ package inventory
 
 import (
 	"reflect"
+	"strings"
 	"testing"
 	"testing/fstest"
 )
@@ -17,6 +18,54 @@ func TestINV01_PlaceholdersAreAbsent(t *testing.T) {
 	for _, s := range []string{"CZ3104XYZ", "J1234567", "0012", "none-of-these-1"} {
 		if Placeholder(s) {
 			t.Errorf("%q was taken for a placeholder", s)
+		}
+	}
+}
+
+// TestINV01_EveryPhraseOfTheListIsAbsentHoweverItIsWritten: case, padding, trailing dots, control bytes and bytes beyond ASCII.
+func TestINV01_EveryPhraseOfTheListIsAbsentHoweverItIsWritten(t *testing.T) {
+	if len(placeholders) < 30 || len(placeholderPrefixes) == 0 {
+		t.Fatalf("got %d phrases and %d beginnings, want the list", len(placeholders), len(placeholderPrefixes))
+	}
+	for p := range placeholders {
+		if p != strings.ToLower(p) || p != strings.Trim(p, " ._-*") {
+			t.Errorf("%q is not as placeholders.txt wants it", p)
+		}
+		for _, s := range []string{p, strings.ToUpper(p), "  " + p + "  ", p + "..", p + "\x00\x01", "\xff" + p + "\xfe\n", "\t" + strings.ToUpper(p) + " .\r\n"} {
+			if !Placeholder(s) {
+				t.Errorf("%q was taken for a name", s)
+			}
+		}
+		// A placeholder within a name is a name.
+		if s := "CZ" + p + "7"; Placeholder(s) {
+			t.Errorf("%q was taken for a placeholder", s)
+		}
+	}
+}
+
+// TestINV01_MachineWithoutUsableIdentityClaimsItsMACs: what is shown stays raw, what identifies is left out.
+func TestINV01_MachineWithoutUsableIdentityClaimsItsMACs(t *testing.T) {
+	sys := dmi("Default string\n", "Default string\n", "Default string\n", "03000200-0400-0500-0006-000700080009\n")
+	sys["class/net/eth1/type"] = &fstest.MapFile{Data: []byte("1\n")}
+	sys["class/net/eth1/address"] = &fstest.MapFile{Data: []byte("52:54:00:aa:00:00\n")}
+	sys["class/net/eth1/device/vendor"] = &fstest.MapFile{}
+	c := ReadClaims(sys, fstest.MapFS{})
+	if c.Serial != "" || c.UUID != "" || !reflect.DeepEqual(c.MACs, []string{"52:54:00:aa:00:00", "52:54:00:aa:00:01"}) {
+		t.Errorf("got %+v, want nothing but two MACs", c)
+	}
+	if s := ReadSystem(sys, fstest.MapFS{}); s.Serial != "Default string" || s.UUID != "03000200-0400-0500-0006-000700080009" {
+		t.Errorf("system: got %+v, want it raw", s)
+	}
+}
+
+// TestINV01_IdenticalSerials: one text in all three places is no serial number, in two of them it may be.
+func TestINV01_IdenticalSerials(t *testing.T) {
+	uuid := "4c4c4544-0031-3510-8054-b4c04f564431"
+	for _, c := range []struct{ serial, board, chassis, want string }{
+		{"X1", "X1", "X1", ""}, {"X1 ", "X1", " X1\n", ""}, {"X1", "X1", "C1", "X1"}, {"X1", "", "X1", "X1"}, {"", "", "", ""},
+	} {
+		if got := ReadClaims(dmi(c.serial, c.board, c.chassis, uuid), fstest.MapFS{}).Serial; got != c.want {
+			t.Errorf("%+v: got serial %q, want %q", c, got, c.want)
 		}
 	}
 }
