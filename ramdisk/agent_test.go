@@ -207,6 +207,27 @@ func TestRAMDiskJoinsAndReportsItsInventory(t *testing.T) {
 	}
 }
 
+// TestUnknownMachineIsDiscovered: the site does not know the machine, so that its assertion names none; the gateway does the naming.
+func TestUnknownMachineIsDiscovered(t *testing.T) {
+	b := newBench(t)
+	const found = ident.NodeID("found-525400aa0001")
+	b.g.SetJoin(func(r *agentv1.JoinRequest) (ident.NodeID, error) {
+		if r.NodeId != "" {
+			return "", status.Error(codes.PermissionDenied, "it claims a name")
+		}
+		return found, nil
+	})
+	b.overlay(func(d *sitev1.DiscoveryAssertion) { d.NodeId, d.WorkflowId = "", "" })
+	b.start()
+	b.g.WaitConnected(found, ramdiskRole)
+	if u := b.g.Run(found, ramdiskRole, "inventory.refresh", &agentv1.InventoryRefresh{}); u.State != succeeded {
+		t.Errorf("inventory: got %v: %s", u.State, u.Message)
+	}
+	if b.disk.Changed() != 0 {
+		t.Errorf("%d bytes were changed, want none", b.disk.Changed())
+	}
+}
+
 func TestWIPE09_WipeCommandNamesDisksBySerial(t *testing.T) {
 	b := newBench(t)
 	b.overlay(nil)

@@ -113,7 +113,7 @@ func sections(p platform) (map[string][]byte, error) {
 	for _, x := range disks {
 		d.Disks = append(d.Disks, &agentv1.Disk{Name: x.Name, Serial: x.Serial, Wwn: x.WWN, Model: x.Model, SizeBytes: uint64(max(x.Size, 0)),
 			LogicalBlockBytes: uint32(x.LogicalBlock), PhysicalBlockBytes: uint32(x.PhysicalBlock), Rotational: x.Rotational, Transport: x.Transport,
-			Candidate: x.Excluded == "", ExcludedBecause: x.Excluded, NamespaceId: x.Namespace})
+			Candidate: x.Excluded == "", ExcludedBecause: x.Excluded, NamespaceId: x.Namespace, Address: x.Address})
 	}
 	for _, x := range inventory.ReadNICs(p.sys) {
 		n.Nics = append(n.Nics, &agentv1.NIC{Name: x.Name, Mac: x.MAC, Driver: x.Driver, Link: x.Link, SpeedMbps: uint32(x.SpeedMbps)})

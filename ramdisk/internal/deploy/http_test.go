@@ -55,6 +55,56 @@ func TestDEP02_OnlyAWholeAnswerIsAnAnswer(t *testing.T) {
 	}
 }
 
+// TestDEP02_ResetIsNamed breaks real connections: before the header, and in the middle of the content.
+func TestDEP02_ResetIsNamed(t *testing.T) {
+	for name, text := range map[string]string{"before the header": "", "in the content": "HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nhalf"} {
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer l.Close()
+		got := make(chan struct{})
+		go func() {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			defer c.Close()
+			if _, err := http.ReadRequest(bufio.NewReader(c)); err == nil {
+				io.WriteString(c, text)
+			}
+			if text != "" {
+				<-got // a reset overtakes what was not read yet
+			}
+			c.(*net.TCPConn).SetLinger(0)
+		}()
+		h := newHTTP(func(ctx context.Context, network, address string) (net.Conn, error) {
+			c, err := (&net.Dialer{}).DialContext(ctx, network, address)
+			return &watched{Conn: c, end: "half", seen: got}, err
+		})
+		if _, err := h.Fetch(context.Background(), "http://"+l.Addr().String()+"/x", 128); !errors.Is(err, ErrReset) || !strings.Contains(err.Error(), "the connection was reset") {
+			t.Errorf("%s: got %v, want ErrReset", name, err)
+		} else if text != "" && !strings.Contains(err.Error(), "after 4 of 100 bytes") {
+			t.Errorf("%s: got %v, want how far it came", name, err)
+		}
+	}
+}
+
+// watched tells when a read ended with end.
+type watched struct {
+	net.Conn
+	end  string
+	seen chan struct{}
+}
+
+func (w *watched) Read(b []byte) (int, error) {
+	n, err := w.Conn.Read(b)
+	if strings.HasSuffix(string(b[:n]), w.end) && n > 0 {
+		close(w.seen)
+	}
+	return n, err
+}
+
 func TestFetch(t *testing.T) {
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.Header.Get("Accept-Encoding") != "" {

@@ -366,8 +366,10 @@ type Disk struct {
 	// Why it may never be wiped or written; empty for a candidate.
 	ExcludedBecause string `protobuf:"bytes,11,opt,name=excluded_because,json=excludedBecause,proto3" json:"excluded_because,omitempty"`
 	NamespaceId     uint32 `protobuf:"varint,12,opt,name=namespace_id,json=namespaceId,proto3" json:"namespace_id,omitempty"`
-	unknownFields   protoimpl.UnknownFields
-	sizeCache       protoimpl.SizeCache
+	// Where a technician finds it, such as "PCI 0000:00:1f.2 ata1 0:0:0:0"; no identity: cables are moved.
+	Address       string `protobuf:"bytes,13,opt,name=address,proto3" json:"address,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Disk) Reset() {
@@ -482,6 +484,13 @@ func (x *Disk) GetNamespaceId() uint32 {
 		return x.NamespaceId
 	}
 	return 0
+}
+
+func (x *Disk) GetAddress() string {
+	if x != nil {
+		return x.Address
+	}
+	return ""
 }
 
 type NICsSection struct {
@@ -633,7 +642,7 @@ const file_bettercompute_agent_v1_inventory_proto_rawDesc = "" +
 	"\vtotal_bytes\x18\x01 \x01(\x04R\n" +
 	"totalBytes\"B\n" +
 	"\fDisksSection\x122\n" +
-	"\x05disks\x18\x01 \x03(\v2\x1c.bettercompute.agent.v1.DiskR\x05disks\"\x85\x03\n" +
+	"\x05disks\x18\x01 \x03(\v2\x1c.bettercompute.agent.v1.DiskR\x05disks\"\x9f\x03\n" +
 	"\x04Disk\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x16\n" +
 	"\x06serial\x18\x02 \x01(\tR\x06serial\x12\x10\n" +
@@ -650,7 +659,8 @@ const file_bettercompute_agent_v1_inventory_proto_rawDesc = "" +
 	"\tcandidate\x18\n" +
 	" \x01(\bR\tcandidate\x12)\n" +
 	"\x10excluded_because\x18\v \x01(\tR\x0fexcludedBecause\x12!\n" +
-	"\fnamespace_id\x18\f \x01(\rR\vnamespaceId\">\n" +
+	"\fnamespace_id\x18\f \x01(\rR\vnamespaceId\x12\x18\n" +
+	"\aaddress\x18\r \x01(\tR\aaddress\">\n" +
 	"\vNICsSection\x12/\n" +
 	"\x04nics\x18\x01 \x03(\v2\x1b.bettercompute.agent.v1.NICR\x04nics\"v\n" +
 	"\x03NIC\x12\x12\n" +
