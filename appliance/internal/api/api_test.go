@@ -328,3 +328,49 @@ func FuzzServer(f *testing.F) {
 		}
 	})
 }
+
+func TestGuardsOverTheSocket(t *testing.T) {
+	l := start(t, self())
+	if _, err := l.client.AddMachine(t.Context(), machine("m1")); err != nil {
+		t.Fatal(err)
+	}
+	m, err := l.client.Protect(t.Context(), "m1", "customer data")
+	if err != nil || m.Protected == nil || m.Protected.Why != "customer data" || !strings.HasPrefix(m.Protected.By, "uid ") {
+		t.Fatalf("got %+v, %v, want it protected with who and why", m.Protected, err)
+	}
+	for name, call := range map[string]func() error{
+		"provision": func() error {
+			_, err := l.client.Provision(t.Context(), "m1", Provision{Image: "x", Reinstall: true})
+			return err
+		},
+		"dry run": func() error { _, err := l.client.DryRun(t.Context(), "m1", Provision{Image: "x"}); return err },
+	} {
+		if f := fault.Of(call(), "", ""); f.Kind != fault.Conflict || !strings.Contains(f.Error(), "customer data") || !strings.Contains(f.Next, "unprotect") {
+			t.Errorf("%s: got %+v, want a conflict that says who protects it and how to end that", name, f)
+		}
+	}
+	if m, err := l.client.Unprotect(t.Context(), "m1"); err != nil || m.Protected != nil {
+		t.Errorf("got %+v, %v, want no mark", m.Protected, err)
+	}
+	if _, err := l.client.Unprotect(t.Context(), "m1"); fault.Of(err, "", "").Kind != fault.Conflict {
+		t.Errorf("got %v, want a conflict", err)
+	}
+	if _, err := l.client.Cancel(t.Context(), "m1", "why"); err != nil || l.flows.order.Machine != "m1" || l.flows.reason != "why" {
+		t.Errorf("got order %+v for %q, %v, want m1's cancelled", l.flows.order, l.flows.reason, err)
+	}
+	if _, err := l.client.Cancel(t.Context(), "m1", strings.Repeat("x", 1000)); fault.Of(err, "", "").Kind != fault.Invalid {
+		t.Errorf("got %v for a long reason, want it refused", err)
+	}
+	if z, err := l.client.StopAll(t.Context(), "smoke"); err != nil || len(z.Workflows) != 1 || l.flows.reason != "smoke" {
+		t.Errorf("got %+v, %v, want what was frozen", z, err)
+	}
+	if z, err := l.client.ResumeAll(t.Context()); err != nil || len(z.Workflows) != 0 {
+		t.Errorf("got %+v, %v, want nothing stopped", z, err)
+	}
+	for err, kind := range map[error]fault.Kind{executor.ErrNothingToCancel: fault.Conflict, executor.ErrStopped: fault.Unavailable} {
+		l.flows.err = err
+		if _, err := l.client.Cancel(t.Context(), "m1", ""); fault.Of(err, "", "").Kind != kind {
+			t.Errorf("got %v, want %s", err, kind)
+		}
+	}
+}

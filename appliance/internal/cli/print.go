@@ -55,7 +55,11 @@ func showMachine(w io.Writer, m fleet.Machine) {
 		fmt.Fprintf(w, "failed at %s: %s\ncause: %s\nnext: %s\n", f.Step, plain(f.What), plain(f.Why), plain(f.Next))
 	}
 	if x := m.Cancel; x != nil {
-		fmt.Fprintf(w, "cancelled at %s by %s: %s\n", x.Step, plain(x.By), plain(dash(x.Reason)))
+		verb := "cancelled"
+		if x.Outcome == "" {
+			verb = "cancel ordered"
+		}
+		fmt.Fprintf(w, "%s at %s by %s: %s\n", verb, x.Step, plain(x.By), plain(dash(x.Reason)))
 		if x.Outcome != "" {
 			fmt.Fprintf(w, "outcome: %s\nnext: %s\n", plain(x.Outcome), plain(x.Next))
 		}
@@ -210,7 +214,7 @@ func listMachines(w io.Writer, all []fleet.Machine) {
 			what = "waiting for " + m.Waiting.For
 		}
 		if m.Protected != nil {
-			what = strings.TrimSpace("protected; " + what)
+			what = strings.TrimSuffix("protected; "+what, "; ")
 		}
 		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\n", m.Name, m.State, dash(m.Image), dash(strings.Join(m.MACs, " ")), plain(what))
 	}

@@ -57,11 +57,49 @@ func failed() fleet.Machine {
 	return m
 }
 
+func cancelling() fleet.Machine {
+	m := working()
+	m.State, m.Alarms = fleet.MachineCancelling, nil
+	m.Cancel = &fleet.Cancel{By: "uid 0 (root)", Reason: "wrong rack", Since: at(55), Until: at(59), Step: fleet.StepWipe, Next: "begin again"}
+	m.Waiting = &fleet.Waiting{For: "the ramdisk agent to stop disk.wipe, as uid 0 (root) ordered", Since: at(55), Until: at(59), Next: "wait"}
+	m.DiskState = []fleet.DiskState{{Serial: "DISK0001", Holds: fleet.HoldsPartlyWiped, Since: at(51), Why: "a wipe of it runs"}}
+	return m
+}
+
+func cancelled() fleet.Machine {
+	m := cancelling()
+	m.State, m.Waiting = fleet.MachineCancelled, nil
+	m.Cancel.Outcome = "disk.wipe cancelled: stopped by the operator"
+	m.Workflow.Steps[2] = step(fleet.StepWipe, fleet.StepCancelled, 50, 56, "cancelled by uid 0 (root): wrong rack")
+	m.DiskState[0].Why = "7 of 512 bytes erased"
+	return m
+}
+
+func found() fleet.Machine {
+	return fleet.View(&fleet.Record{Name: "found-52540000000a", NodeID: "node-b", MACs: []string{"52:54:00:00:00:0a"}, Discovered: at(3),
+		Hardware: &fleet.Hardware{Manufacturer: "QEMU", Product: "Standard\x1b[2J PC", Serial: "SN1", Disks: []fleet.Disk{{Serial: "DISK0001"}}}}, nil)
+}
+
+func adopted() fleet.Machine {
+	return fleet.View(&fleet.Record{Name: "db", NodeID: "node-c", MACs: []string{"52:54:00:00:00:0b"}, DiskSerials: []string{"DISK0009"}, Adopted: true,
+		Protected: &fleet.Protection{Since: at(4), By: "uid 0 (root)", Why: "customer data"}}, nil)
+}
+
 // The golden files are what a technician reads; -update writes them.
 func TestShowMachine(t *testing.T) {
-	for name, m := range map[string]fleet.Machine{"working": working(), "failed": failed()} {
+	screens := map[string]func(w *strings.Builder){
+		"discovered":     func(w *strings.Builder) { listDiscovered(w, []fleet.Machine{found()}) },
+		"cancel-answer":  func(w *strings.Builder) { showCancel(w, cancelled()) },
+		"cancel-pending": func(w *strings.Builder) { showCancel(w, cancelling()) },
+		"list":           func(w *strings.Builder) { listMachines(w, []fleet.Machine{working(), cancelled(), found(), adopted()}) },
+	}
+	for name, m := range map[string]fleet.Machine{"working": working(), "failed": failed(), "cancelling": cancelling(), "cancelled": cancelled(),
+		"found": found(), "adopted": adopted()} {
+		screens[name] = func(w *strings.Builder) { showMachine(w, m) }
+	}
+	for name, show := range screens {
 		var out strings.Builder
-		showMachine(&out, m)
+		show(&out)
 		path := filepath.Join("testdata", "show-"+name+".golden")
 		if *update {
 			if err := os.WriteFile(path, []byte(out.String()), 0o644); err != nil {

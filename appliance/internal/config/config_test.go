@@ -37,8 +37,12 @@ func TestParse(t *testing.T) {
 			t.Errorf("got %q, want %q", got, name)
 		}
 	}
-	if !c.Boot.Enabled || len(c.Boot.KernelArgs) != 1 {
-		t.Errorf("boot: got %+v, want it on with one argument", c.Boot)
+	if !c.Boot.Enabled || len(c.Boot.KernelArgs) != 1 || c.Boot.Discovery || c.Boot.ReplaceROMiPXE {
+		t.Errorf("boot: got %+v, want it on with one argument, and no discovery unless it is asked for", c.Boot)
+	}
+	c, err = Parse(whole+"discovery = true\nreplace_rom_ipxe = true\n", "/")
+	if err != nil || !c.Boot.Discovery || !c.Boot.ReplaceROMiPXE {
+		t.Errorf("got %+v, %v, want discovery and the ROM's iPXE replaced", c, err)
 	}
 }
 

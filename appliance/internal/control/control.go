@@ -173,11 +173,12 @@ func (c *Control) emit(ctx context.Context, e fleet.Event) {
 // alarm puts an alarm on a machine's record, and into the events.
 func (c *Control) alarm(ctx context.Context, machine, workflow, text string) error {
 	now := c.cfg.Now()
+	fresh := false
 	rec, err := c.cfg.Fleet.Update(ctx, machine, func(r *fleet.Record) error {
-		r.Alarm(now, text)
+		fresh = r.Alarm(now, text)
 		return nil
 	})
-	if err != nil {
+	if err != nil || !fresh {
 		return err
 	}
 	c.cfg.Log.Error("alarm", "machine", machine, "workflow", workflow, "text", text)

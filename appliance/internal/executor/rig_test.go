@@ -17,6 +17,7 @@ import (
 	"firstlight/appliance/internal/executor"
 	"firstlight/appliance/internal/fleet"
 	"firstlight/appliance/internal/planner"
+	"firstlight/appliance/internal/store"
 	"firstlight/appliance/internal/store/storetest"
 	"firstlight/gateway-client/envelope"
 	"firstlight/gateway-client/ident"
@@ -38,6 +39,7 @@ type sender struct {
 	mu   sync.Mutex
 	up   map[string]bool
 	sent []sent
+	fate *fate
 	// cancels are the cancellations taken: command id and reason.
 	cancels []string
 }
@@ -59,7 +61,7 @@ func (s *sender) Send(node ident.NodeID, role commonv1.AgentRole, c *agentv1.Com
 	if b.Audience != string(node) || b.Role != role {
 		return fmt.Errorf("command for %s as %s sent to %s as %s", b.Audience, b.Role, node, role)
 	}
-	if !s.up[ident.RoleWord(role)] {
+	if !s.up[ident.RoleWord(role)] || s.fate.killed() {
 		return errDown
 	}
 	s.sent = append(s.sent, sent{&b, string(c.Body)})
@@ -88,9 +90,91 @@ type rig struct {
 	ex     *executor.Executor
 	stop   func()
 	wf     string
+	// fate ends the appliance at one write; nil lets it live.
+	fate *fate
+}
+
+// fate counts the executor's writes and ends it at the given one: before it is made, or when it is durable. From then on nothing of it
+// reaches the store or an agent.
+type fate struct {
+	store.Store
+	at     int
+	before bool
+
+	mu     sync.Mutex
+	writes int
+	dead   bool
+}
+
+var errKilled = errors.New("killed")
+
+// write runs one write of the executor's.
+func (f *fate) write(do func() error) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.dead {
+		return errKilled
+	}
+	f.writes++
+	if f.writes == f.at && f.before {
+		f.dead = true
+		return errKilled
+	}
+	err := do()
+	if f.writes == f.at {
+		f.dead = true
+		return errKilled
+	}
+	return err
+}
+
+func (f *fate) killed() bool {
+	if f == nil {
+		return false
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.dead
+}
+
+func (f *fate) Get(ctx context.Context, key string) (store.Entry, error) {
+	if f.killed() {
+		return store.Entry{}, errKilled
+	}
+	return f.Store.Get(ctx, key)
+}
+
+func (f *fate) List(ctx context.Context, prefix string) ([]store.Entry, error) {
+	if f.killed() {
+		return nil, errKilled
+	}
+	return f.Store.List(ctx, prefix)
+}
+
+func (f *fate) Put(ctx context.Context, key string, value []byte, rev int64) (next int64, err error) {
+	err = f.write(func() error { next, err = f.Store.Put(ctx, key, value, rev); return err })
+	return next, err
+}
+
+func (f *fate) Delete(ctx context.Context, key string, rev int64) error {
+	return f.write(func() error { return f.Store.Delete(ctx, key, rev) })
 }
 
 func newRig(t *testing.T, pauseAfter ...string) *rig {
+	t.Helper()
+	r := idleRig(t)
+	r.start()
+	var err error
+	r.wf, err = r.ex.Provision(t.Context(), r.order(pauseAfter...))
+	if err != nil {
+		t.Fatal(err)
+	}
+	synctest.Wait()
+	return r
+}
+
+// idleRig has its machine; its executor is not started.
+func idleRig(t *testing.T) *rig {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -103,12 +187,6 @@ func newRig(t *testing.T, pauseAfter ...string) *rig {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r.start()
-	r.wf, err = r.ex.Provision(t.Context(), r.order(pauseAfter...))
-	if err != nil {
-		t.Fatal(err)
-	}
-	synctest.Wait()
 	return r
 }
 
@@ -118,7 +196,11 @@ func (r *rig) order(pauseAfter ...string) executor.Order {
 
 func (r *rig) start() {
 	r.t.Helper()
-	ex, err := executor.New(executor.Config{Fleet: fleet.NewRepo(r.store), Sender: r.sender, Signer: func() envelope.Signer { return r.signer },
+	var kept store.Store = r.store
+	if r.fate != nil {
+		kept = r.fate
+	}
+	ex, err := executor.New(executor.Config{Fleet: fleet.NewRepo(kept), Sender: r.sender, Signer: func() envelope.Signer { return r.signer },
 		Site: planner.Site{NodeID: siteNode, HTTPBase: "http://10.77.0.2:8080", Anchors: &sitev1.TrustAnchors{TrustDomain: "td", SiteId: "site-a"}},
 		Now:  time.Now})
 	if err != nil {
@@ -171,7 +253,7 @@ func (r *rig) connect(role string) {
 
 func (r *rig) post(f executor.Fact) {
 	r.t.Helper()
-	if err := r.ex.Post(r.t.Context(), r.wf, f); err != nil {
+	if err := r.ex.Post(r.t.Context(), r.wf, f); err != nil && !r.fate.killed() {
 		r.t.Fatalf("post %T: %v", f, err)
 	}
 	synctest.Wait()
@@ -210,7 +292,7 @@ func (r *rig) report(kind string, rep executor.Report) {
 	if rep.AttestedKind == "" {
 		rep.AttestedKind = kind
 	}
-	if err := r.ex.Report(r.t.Context(), rep); err != nil {
+	if err := r.ex.Report(r.t.Context(), rep); err != nil && !r.fate.killed() {
 		r.t.Fatalf("report %s: %v", kind, err)
 	}
 	synctest.Wait()

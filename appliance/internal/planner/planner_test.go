@@ -36,6 +36,21 @@ func input() planner.Input {
 	}
 }
 
+// No plan is made for a machine that is protected, is nobody's, or has no controller.
+func TestGuards(t *testing.T) {
+	for want, change := range map[string]func(m *fleet.Record){
+		"machine is protected: it is protected since": func(m *fleet.Record) { m.Protected = &fleet.Protection{By: "root", Why: "customer data"} },
+		"machine is not enrolled":                     func(m *fleet.Record) { m.Discovered = fleet.At(time.Now()) },
+		"names no management controller":              func(m *fleet.Record) { m.BMC = fleet.BMC{} },
+	} {
+		in := input()
+		change(in.Machine)
+		if _, err := planner.Plan(in); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("got %v, want a refusal that says %q", err, want)
+		}
+	}
+}
+
 // payloads names the message of each kind.
 var payloads = map[string]proto.Message{
 	"boot.prepareRamdisk": &sitev1.PrepareRAMDisk{}, "boot.cleanUp": &sitev1.CleanUpBoot{}, "bmc.power": &sitev1.BMCPower{},
