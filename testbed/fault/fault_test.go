@@ -33,6 +33,36 @@ func listen(t *testing.T) net.Listener {
 	return ln
 }
 
+func TestProxyRefusesAndCountsIt(t *testing.T) {
+	t.Parallel()
+	site := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { io.WriteString(w, "content") }))
+	defer site.Close()
+	asked := 0
+	p := NewProxy(strings.TrimPrefix(site.URL, "http://"), (&net.Dialer{}).DialContext,
+		Spoil{Match: func(string) bool { return false }, Refuse: func(path string) int {
+			if asked++; path == "/blob/a" && asked == 1 {
+				return http.StatusServiceUnavailable
+			}
+			return 0
+		}})
+	ln := listen(t)
+	go p.Serve(ln)
+	defer p.Close()
+	for _, want := range []int{http.StatusServiceUnavailable, http.StatusOK} {
+		r, err := http.Get("http://" + ln.Addr().String() + "/blob/a")
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.Body.Close()
+		if r.StatusCode != want {
+			t.Errorf("status %d, want %d", r.StatusCode, want)
+		}
+	}
+	if got := p.Spoiled(); len(got) != 1 || got[0] != "/blob/a" {
+		t.Errorf("refused %q, want the one answer", got)
+	}
+}
+
 func TestProxySpoilsOneKindOfAnswerOnly(t *testing.T) {
 	t.Parallel()
 	site := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

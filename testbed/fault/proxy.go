@@ -24,6 +24,9 @@ const maxSpoiled = 32 << 20
 
 // Spoil changes answers on their way.
 type Spoil struct {
+	// Refuse is asked first, for each request: a status that the client gets in place of an answer, or 0. It may be nil, and is
+	// called from several goroutines.
+	Refuse func(path string) int
 	// Match picks requests by their path.
 	Match func(path string) bool
 	// Change returns what the machine gets instead. It is called for answers with status 200 to GET.
@@ -70,8 +73,23 @@ func NewProxy(target string, dial func(ctx context.Context, network, addr string
 		},
 		ErrorLog: nil,
 	}
-	p.server = &http.Server{Handler: rp, ReadHeaderTimeout: 10 * time.Second, IdleTimeout: time.Minute}
+	p.server = &http.Server{Handler: p.refuse(s, rp), ReadHeaderTimeout: 10 * time.Second, IdleTimeout: time.Minute}
 	return p
+}
+
+// refuse answers with an error what is to be refused, and lets the rest go on.
+func (p *Proxy) refuse(s Spoil, next http.Handler) http.Handler {
+	if s.Refuse == nil {
+		return next
+	}
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if status := s.Refuse(r.URL.Path); status != 0 {
+			p.note(r.URL.Path, nil)
+			http.Error(w, http.StatusText(status), status)
+			return
+		}
+		next.ServeHTTP(w, r)
+	})
 }
 
 func (p *Proxy) modify(r *http.Response, s Spoil) error {
@@ -109,7 +127,7 @@ func (p *Proxy) note(path string, err error) {
 	}
 }
 
-// Spoiled lists the paths of the answers that were changed, in their order.
+// Spoiled lists the paths of the answers that were changed or refused, in their order.
 func (p *Proxy) Spoiled() []string {
 	p.mu.Lock()
 	defer p.mu.Unlock()

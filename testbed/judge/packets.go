@@ -8,20 +8,24 @@ import (
 	"slices"
 	"strings"
 	"time"
-
-	"firstlight/testbed/fixtures"
 )
+
+// scriptName ends the path of every boot script.
+const scriptName = "script.ipxe"
 
 // Segment is what the judge of packets knows beforehand.
 type Segment struct {
-	// Machine is the only machine that may be answered.
+	// Machine is the machine that the checks are about; nobody else may be answered, but for Others.
 	Machine net.HardwareAddr
+	Others  []net.HardwareAddr
 	// Site is where the proxy-DHCP, TFTP and (unless HTTP differs) the boot's HTTP come from; Gateway where the machine joins.
 	Site          netip.Addr
 	HTTP, Gateway netip.AddrPort
 	// GatewayName is the name that the gateway's certificate is for.
 	GatewayName string
-	// ProgramSize is the size of the UEFI boot program, in bytes.
+	// Program is the boot program that the machine is given over TFTP, ProgramSize its size in bytes. Empty is a machine whose
+	// firmware is an iPXE already: it is given its script at once.
+	Program     string
 	ProgramSize int64
 }
 
@@ -47,43 +51,59 @@ func within(at, from, until time.Time) bool {
 
 func (s Segment) offer(t *Trace) Check {
 	const name = "packets: proxy offer"
+	program := s.Program
+	if program == "" {
+		program = scriptName
+	}
 	for _, m := range s.Offers(t, time.Time{}, time.Time{}) {
-		if !bytes.Equal(m.Client, s.Machine) || path.Base(m.File) != fixtures.UEFIProgram {
+		if !bytes.Equal(m.Client, s.Machine) || path.Base(m.File) != program {
 			continue
 		}
 		gives := m.YourIP.IsValid() && !m.YourIP.IsUnspecified()
 		return Of(name, m.Class == "PXEClient" && !gives, "%s from %s for %s: option 60 %q, boot file %q, gives an address: %v",
 			m.Type, m.Src, m.Client, m.Class, m.File, gives)
 	}
-	return Fail(name, "no offer of %s from %s for %s in %d frames", fixtures.UEFIProgram, s.Site, s.Machine, t.Frames)
+	return Fail(name, "no offer of %s from %s for %s in %d frames", program, s.Site, s.Machine, t.Frames)
 }
 
 func (s Segment) silentToOthers(t *Trace) Check {
 	const name = "packets: silent to others"
 	answers := s.Offers(t, time.Time{}, time.Time{})
 	for _, m := range answers {
-		if !bytes.Equal(m.Client, s.Machine) {
+		if !bytes.Equal(m.Client, s.Machine) && !slices.ContainsFunc(s.Others, func(o net.HardwareAddr) bool { return bytes.Equal(o, m.Client) }) {
 			return Fail(name, "%s from %s for %s, which is not ours", m.Type, m.Src, m.Client)
 		}
 	}
-	return Pass(name, "all %d answers of our proxy are for %s", len(answers), s.Machine)
+	return Pass(name, "all %d answers of our proxy are for %s", len(answers), s.known())
+}
+
+// known names the machines that may be answered.
+func (s Segment) known() string {
+	words := []string{s.Machine.String()}
+	for _, o := range s.Others {
+		words = append(words, o.String())
+	}
+	return strings.Join(words, ", ")
 }
 
 func (s Segment) program(t *Trace) Check {
 	const name = "packets: TFTP transfer"
+	if s.Program == "" {
+		return Of("packets: no TFTP", len(t.TFTP) == 0, "%d files asked for over TFTP", len(t.TFTP))
+	}
 	for _, x := range t.TFTP {
-		if x.Server == s.Site && path.Base(x.File) == fixtures.UEFIProgram && x.Complete {
+		if x.Server == s.Site && path.Base(x.File) == s.Program && x.Complete {
 			return Of(name, x.Bytes == s.ProgramSize, "%s from %s to %s: %d of %d bytes, acknowledged", x.File, x.Server, x.Client, x.Bytes, s.ProgramSize)
 		}
 	}
-	return Fail(name, "no whole transfer of %s from %s among %d requests", fixtures.UEFIProgram, s.Site, len(t.TFTP))
+	return Fail(name, "no whole transfer of %s from %s among %d requests", s.Program, s.Site, len(t.TFTP))
 }
 
 // Scripts returns the machine's requests for a boot script.
 func (s Segment) Scripts(t *Trace) []*HTTP {
 	var out []*HTTP
 	for _, h := range t.HTTP {
-		if h.Method == "GET" && h.Server == s.HTTP && strings.HasSuffix(h.Path, "/script.ipxe") {
+		if h.Method == "GET" && h.Server == s.HTTP && strings.HasSuffix(h.Path, "/"+scriptName) {
 			out = append(out, h)
 		}
 	}
@@ -149,4 +169,20 @@ func (s Segment) Silence(t *Trace, from time.Time) []Check {
 		}
 	}
 	return append(out, Of(silent, served == 0, "no answer to %s, %d boot files asked for", s.Machine, served))
+}
+
+// Unanswered checks that the machine's firmware asked for a network boot and that our services gave it nothing.
+func (s Segment) Unanswered(t *Trace) []Check {
+	asks := 0
+	for _, m := range t.DHCP {
+		if m.Type == "DISCOVER" && bytes.Equal(m.Client, s.Machine) && strings.HasPrefix(m.Class, "PXEClient") {
+			asks++
+		}
+	}
+	answers := s.Offers(t, time.Time{}, time.Time{})
+	return []Check{
+		Of("packets: firmware asked", asks > 0, "%d network boot requests of %s", asks, s.Machine),
+		Of("packets: nobody answered", len(answers) == 0 && len(t.TFTP) == 0 && len(t.HTTP) == 0,
+			"%d offers, %d TFTP and %d HTTP requests", len(answers), len(t.TFTP), len(t.HTTP)),
+	}
 }

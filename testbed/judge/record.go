@@ -26,6 +26,7 @@ type Record struct {
 	Workflow    *Workflow   `json:"workflow"`
 	Workflows   int         `json:"workflows"`
 	Alarms      []Alarm     `json:"alarms"`
+	DiskState   []DiskState `json:"disk_state"`
 }
 
 // Waiting is what a state waits for.
@@ -58,6 +59,10 @@ type Hardware struct {
 	NICs         []struct {
 		MAC string `json:"mac"`
 	} `json:"nics"`
+	Disks []struct {
+		Serial    string `json:"serial"`
+		SizeBytes int64  `json:"size_bytes"`
+	} `json:"disks"`
 }
 
 // Workflow is one attempt to provision a machine.
@@ -98,6 +103,13 @@ type Command struct {
 		Total uint64 `json:"total"`
 		Unit  string `json:"unit"`
 	} `json:"progress"`
+}
+
+// DiskState is what a disk holds, as far as the control plane knows.
+type DiskState struct {
+	Serial string `json:"serial"`
+	Holds  string `json:"holds"`
+	Why    string `json:"why"`
 }
 
 // Alarm is something that a person must look at.

@@ -28,7 +28,7 @@ var (
 
 func testSegment() Segment {
 	return Segment{Machine: machineMAC, Site: siteAddr, HTTP: netip.AddrPortFrom(siteAddr, 8080), Gateway: netip.AddrPortFrom(siteAddr, 8443),
-		GatewayName: "gw.test", ProgramSize: 1300}
+		GatewayName: "gw.test", Program: "snponly.efi", ProgramSize: 1300}
 }
 
 // tape is a capture that a test writes frame by frame, one second apart.

@@ -11,11 +11,16 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sync/semaphore"
+
 	"firstlight/testbed/scenario"
 )
 
 // env says which scenarios the tests run: "core", "all", or nothing. make test and make test-all set it.
 const env = "FIRSTLIGHT_SCENARIOS"
+
+// guests is how many virtual machines run at a time.
+const guests = 2
 
 // runLimit bounds one run from outside, beyond the run's own bound.
 const runLimit = scenario.DefaultTimeout + 2*time.Minute
@@ -46,23 +51,41 @@ func TestScenarios(t *testing.T) {
 	if err := os.MkdirAll(out, 0o755); err != nil {
 		t.Fatal(err)
 	}
+	// Two guests with one CPU each are what two cores carry.
+	cores := semaphore.NewWeighted(guests)
 	for _, s := range scenario.All() {
 		if set == "core" && !s.Core {
 			continue
 		}
-		t.Run(s.Name, func(t *testing.T) { passes(t, bin, out, s.Name) })
+		run := func(name string, f func(t *testing.T)) {
+			t.Run(name, func(t *testing.T) {
+				t.Parallel()
+				n := int64(max(s.Guests(), 1))
+				if err := cores.Acquire(t.Context(), n); err != nil {
+					t.Fatal(err)
+				}
+				defer cores.Release(n)
+				f(t)
+			})
+		}
+		run(s.Name, func(t *testing.T) { passes(t, bin, out, s.Name, s.Name, s.Firmware[0], s.Want()) })
+		if set == "all" {
+			for _, firmware := range s.Firmware[1:] {
+				run(s.Name+"-"+firmware, func(t *testing.T) { passes(t, bin, out, s.Name+"-"+firmware, s.Name, firmware, s.Want()) })
+			}
+		}
 		breaks := s.CoreBreaks
 		if set == "all" {
 			breaks = s.Breaks
 		}
 		for _, b := range breaks {
-			t.Run(s.Name+"-break-"+b, func(t *testing.T) { breaksAsSaid(t, bin, out, s.Name, b) })
+			run(s.Name+"-break-"+b, func(t *testing.T) { breaksAsSaid(t, bin, out, s.Name, b) })
 		}
 		if set != "all" {
 			continue
 		}
 		for _, stage := range s.HoldAfter {
-			t.Run(s.Name+"-hold-"+stage, func(t *testing.T) { holds(t, bin, out, s.Name, stage) })
+			run(s.Name+"-hold-"+stage, func(t *testing.T) { holds(t, bin, out, s.Name, stage) })
 		}
 	}
 }
@@ -96,13 +119,13 @@ func launch(t *testing.T, bin, out, name string, args ...string) (scenario.Repor
 	return rep, cmd.ProcessState.ExitCode()
 }
 
-func passes(t *testing.T, bin, out, name string) {
-	rep, code := launch(t, bin, out, name, "run", name, "--firmware", scenario.UEFI)
-	if code != 0 || rep.Outcome != scenario.OutcomeActive || len(rep.Errors) > 0 {
-		t.Errorf("exit code %d, outcome %s, errors %q; want 0, %s and none", code, rep.Outcome, rep.Errors, scenario.OutcomeActive)
+func passes(t *testing.T, bin, out, report, name, firmware, want string) {
+	rep, code := launch(t, bin, out, report, "run", name, "--firmware", firmware)
+	if code != 0 || rep.Outcome != want || len(rep.Errors) > 0 {
+		t.Errorf("exit code %d, outcome %s, errors %q; want 0, %s and none", code, rep.Outcome, rep.Errors, want)
 	}
 	for _, s := range rep.Stages {
-		if s.State == "failed" {
+		if want == scenario.OutcomeActive && s.State == "failed" {
 			t.Errorf("stage %s failed: %s", s.Name, s.Why)
 		}
 	}

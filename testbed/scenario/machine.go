@@ -35,6 +35,8 @@ type box struct {
 	disks []drive
 	// target is the place in disks of the one that the record names and the image goes to.
 	target int
+	// says is the disk serial that the record names; nil is that of the target.
+	says func(r *run) string
 	// unknown machines are cabled and have a BMC, and nobody told the appliance of them.
 	unknown bool
 	// uuid is empty for a random one.

@@ -247,6 +247,9 @@ func (r *run) enroll(ctx context.Context) error {
 			continue
 		}
 		serial := m.disk().serial
+		if m.box.says != nil {
+			serial = m.box.says(r)
+		}
 		if spoil := r.spoil.hooks().serial; spoil != nil {
 			serial = spoil(serial)
 		}

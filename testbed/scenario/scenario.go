@@ -81,6 +81,9 @@ func (s Scenario) Want() string {
 	return s.outcome
 }
 
+// Guests is how many virtual machines run at a time, at most.
+func (s Scenario) Guests() int { return min(len(s.boxes()), 2) }
+
 // boxes is the cabling list with its default.
 func (s Scenario) boxes() []box {
 	if len(s.machines) == 0 {

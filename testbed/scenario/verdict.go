@@ -39,7 +39,24 @@ func (r *run) segment(m *machine) (judge.Segment, error) {
 	if err != nil {
 		return judge.Segment{}, err
 	}
-	return judge.Segment{Machine: mac, Site: site, HTTP: http, Gateway: gateway, GatewayName: serverName, ProgramSize: r.programs[fixtures.UEFIProgram]}, nil
+	out := judge.Segment{Machine: mac, Site: site, HTTP: http, Gateway: gateway, GatewayName: serverName}
+	switch {
+	case m.box.firmware == UEFI:
+		out.Program = fixtures.UEFIProgram
+	case r.scenario.appliance.replaceROM:
+		out.Program = fixtures.BIOSProgram
+	}
+	out.ProgramSize = r.programs[out.Program]
+	for _, o := range r.machines {
+		other, err := net.ParseMAC(o.mac)
+		if err != nil {
+			return judge.Segment{}, err
+		}
+		if o != m && !o.box.unknown {
+			out.Others = append(out.Others, other)
+		}
+	}
+	return out, nil
 }
 
 func (r *run) trace(ctx context.Context, m *machine) (judge.Segment, *judge.Trace, error) {
@@ -59,6 +76,9 @@ func (r *run) trace(ctx context.Context, m *machine) (judge.Segment, *judge.Trac
 // judgeActive looks at everything that a machine leaves on its way to being a node.
 func (r *run) judgeActive(ctx context.Context, m *machine) error {
 	r.add(judge.Active(m.record)...)
+	if m.box.firmware == BIOS && !r.scenario.appliance.replaceROM {
+		r.add(judge.Skipped(m.record, "tftp", "iPXE"))
+	}
 	if err := r.judgeSerial(ctx, m); err != nil {
 		return err
 	}

@@ -73,16 +73,17 @@ func run(ctx context.Context, args []string, _ io.Reader, stdout, stderr io.Writ
 	if err != nil {
 		return &exitError{exitUsage, err.Error()}
 	}
-	if strings.HasPrefix(parsed.Command(), "list") {
-		return list(stdout, cmd.List.JSON)
-	}
-	o := scenario.Options{Scenario: cmd.Run.Scenario, Firmware: cmd.Run.Firmware, Break: cmd.Run.Break, HoldAfter: cmd.Run.HoldAfter,
-		Keep: cmd.Run.Keep, Timeout: cmd.Run.Timeout, Out: stderr}
 	self, err := os.Executable()
 	if err != nil {
 		return fmt.Errorf("find the programs beside this one: %w", err)
 	}
-	o.Bin = filepath.Dir(self)
+	bin := filepath.Dir(self)
+	if strings.HasPrefix(parsed.Command(), "list") {
+		return list(stdout, filepath.Join(bin, "scenarios"), cmd.List.JSON)
+	}
+	o := scenario.Options{Scenario: cmd.Run.Scenario, Firmware: cmd.Run.Firmware, Break: cmd.Run.Break, HoldAfter: cmd.Run.HoldAfter,
+		Keep: cmd.Run.Keep, Timeout: cmd.Run.Timeout, Out: stderr}
+	o.Bin = bin
 	rep, err := scenario.Run(ctx, o)
 	if errors.Is(err, scenario.ErrUsage) {
 		return &exitError{exitUsage, err.Error()}
@@ -140,26 +141,55 @@ func write(stdout io.Writer, path string, rep *scenario.Report) error {
 	return nil
 }
 
-// list prints the scenarios, one line each; as JSON it is one array with a line for each.
-func list(w io.Writer, asJSON bool) error {
+// listed is a scenario and how its last run ended, as far as this checkout has seen one.
+type listed struct {
+	scenario.Scenario
+	Last *last `json:"last,omitempty"`
+}
+
+type last struct {
+	Outcome string  `json:"outcome"`
+	WallS   float64 `json:"wall_s"`
+}
+
+// lastRun reads the report that the tests left in dir; nil when there is none that can be read.
+func lastRun(dir, name string) *last {
+	b, err := os.ReadFile(filepath.Join(dir, name+".json"))
+	if err != nil {
+		return nil
+	}
+	var l last
+	if json.Unmarshal(b, &l) != nil || l.Outcome == "" {
+		return nil
+	}
+	return &l
+}
+
+// list prints the scenarios, one line each with what its last run took; as JSON it is one array with a line for each. Reports of
+// earlier runs are in dir.
+func list(w io.Writer, dir string, asJSON bool) error {
 	var out bytes.Buffer
 	var lines []string
 	for _, s := range scenario.All() {
+		l := lastRun(dir, s.Name)
 		if asJSON {
-			b, err := json.Marshal(s)
+			b, err := json.Marshal(listed{s, l})
 			if err != nil {
 				return err
 			}
 			lines = append(lines, string(b))
 			continue
 		}
-		core := ""
+		core, took := "", "not run yet"
 		if s.Core {
 			core = " (core)"
 		}
-		fmt.Fprintf(&out, "%-13s %s%s\n", s.Name, s.What, core)
+		if l != nil {
+			took = fmt.Sprintf("%s, %.0f s", l.Outcome, l.WallS)
+		}
+		fmt.Fprintf(&out, "%-22s [%s] %s%s\n", s.Name, took, s.What, core)
 		if len(s.Breaks) > 0 {
-			fmt.Fprintf(&out, "%-13s --break %s; core: %s\n", "", strings.Join(s.Breaks, "|"), strings.Join(s.CoreBreaks, ", "))
+			fmt.Fprintf(&out, "%-22s --break %s; core: %s\n", "", strings.Join(s.Breaks, "|"), strings.Join(s.CoreBreaks, ", "))
 		}
 	}
 	if asJSON {
