@@ -113,7 +113,7 @@ func (r *rig) start() {
 	r.t.Helper()
 	a, err := New(r.cfg)
 	must(r.t, err)
-	a.ports = ports{offers: r.nic.LocalAddr().(*net.UDPAddr).AddrPort()}
+	a.ports = ports{offers: r.nic.LocalAddr().(*net.UDPAddr).AddrPort(), tftpTimeout: 50 * time.Millisecond}
 	ctx, cancel := context.WithCancel(context.Background())
 	r.running = &running{a: a}
 	if err := r.running.open(ctx); err != nil {

@@ -153,9 +153,10 @@ func (b *boots) refused(kind, what string, l lease.Lease, client netip.AddrPort,
 	if !errors.As(err, &refusal) {
 		return err
 	}
-	b.log.Warn("boot refused", "lease", l.ID, "client", client.String(), "what", what, "reason", refusal.Reason)
-	b.events.emit(of(l), kind, fmt.Sprintf("%s did not get %s: %s", client.Addr(), what, refusal.Reason),
-		map[string]string{"reason": refusal.Reason, "client": client.String()})
+	fields := map[string]string{"reason": refusal.Reason, "client": client.String()}
+	if b.events.emit(of(l), kind, fmt.Sprintf("%s did not get %s: %s", client.Addr(), what, refusal.Reason), fields) {
+		b.log.Warn("boot refused", "lease", l.ID, "client", client.String(), "what", what, "reason", refusal.Reason)
+	}
 	return &httpboot.Refused{Reason: refusal.Reason}
 }
 

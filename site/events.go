@@ -13,17 +13,25 @@ import (
 )
 
 const (
-	// eventsPerSecond and eventBurst bound the events of one lease: anybody on the segment can cause them. Events that belong to
-	// no lease share one allowance.
+	// eventsPerSecond and eventBurst bound the events of one lease, or of one known machine without a lease: anybody on the segment
+	// can cause them. All others share one allowance.
 	eventsPerSecond, eventBurst = 1, 60
 	// reportsPerSecond and reportBurst bound the reports of one lease.
 	reportsPerSecond, reportBurst = 0.1, 5
 )
 
-// subject is what an event is about; each part may be empty.
-type subject struct{ node, workflow, lease string }
+// subject is what an event is about; each part may be empty. Allowance is whose share of the events it takes.
+type subject struct{ node, workflow, lease, allowance string }
 
-func of(l lease.Lease) subject { return subject{l.NodeID, l.WorkflowID, l.ID} }
+// of returns a lease as subject. One that any request of an unknown machine opens has no allowance of its own before its script
+// is fetched.
+func of(l lease.Lease) subject {
+	s := subject{node: l.NodeID, workflow: l.WorkflowID, lease: l.ID}
+	if !l.Discovery || l.State != lease.Open {
+		s.allowance = l.ID
+	}
+	return s
+}
 
 // events sends what happened to the gateway, through whatever session agent is the present one.
 type events struct {
@@ -33,16 +41,17 @@ type events struct {
 	seldom  seldom
 }
 
-// emit sends one event.
-func (e *events) emit(s subject, kind, message string, fields map[string]string) {
+// emit sends one event and says whether it was let through.
+func (e *events) emit(s subject, kind, message string, fields map[string]string) bool {
 	agent := e.agent.Load()
-	if agent == nil || !e.all.allow(s.lease+s.node, eventsPerSecond, eventBurst) {
-		return
+	if agent == nil || !e.all.allow(s.allowance, eventsPerSecond, eventBurst) {
+		return false
 	}
 	if s.lease != "" {
 		fields["lease"] = s.lease
 	}
 	agent.Emit(&agentv1.Event{Kind: kind, NodeId: s.node, WorkflowId: s.workflow, Fields: fields, Message: message})
+	return true
 }
 
 // seldom lets each key through once in a while. Where too many keys are known, it forgets them all.

@@ -50,8 +50,11 @@ func TestUnknownMachineIsRefusedInWords(t *testing.T) {
 		f["reason"] != "no machine has this MAC and discovery is off" || !strings.Contains(f["next"], "firstlight machine add") || e.NodeId != "" {
 		t.Errorf("got %v", e)
 	}
-	r.succeed("boot.prepareRamdisk", r.lease("lease-1"))
-	r.offer(r.discover(false)) // the first answer of all: the others got silence
+	// One at a time and in order: the first answer of all is this other machine's, the three got silence.
+	other := r.lease("lease-1")
+	other.Macs = []string{"52:54:00:77:00:02"}
+	r.succeed("boot.prepareRamdisk", other)
+	r.offer(r.ask(dhcpv4.WithHwAddr(net.HardwareAddr{0x52, 0x54, 0, 0x77, 0, 2})))
 	if n := r.count("boot.refused"); n != 1 {
 		t.Errorf("got %d events for one machine, want one", n)
 	}

@@ -147,7 +147,7 @@ func (r *running) run(ctx context.Context) error {
 	proxy := proxydhcp.New(proxydhcp.Config{Address: cfg.Address, Index: r.host.nic.Index, Offers: r.a.ports.offers, Boots: r.boots, Log: cfg.Log})
 	g.Go(func() error { return proxy.Serve(ctx, r.dhcp, proxydhcp.PortDHCP) })
 	g.Go(func() error { return proxy.Serve(ctx, r.pxe, proxydhcp.PortPXE) })
-	files := tftp.New(tftp.Config{Root: r.firmware, Interface: cfg.Interface, MTU: r.host.nic.MTU, Events: tftpEvents{r.boots}, Log: cfg.Log})
+	files := tftp.New(tftp.Config{Root: r.firmware, Interface: cfg.Interface, MTU: r.host.nic.MTU, Timeout: r.a.ports.tftpTimeout, Events: tftpEvents{r.boots}, Log: cfg.Log})
 	g.Go(func() error { return files.Serve(ctx, r.tftp) })
 	g.Go(func() error {
 		return httpboot.Serve(ctx, r.http, httpboot.Config{Firmware: r.firmware, RAMDisk: r.ramdisk, Blobs: r.blobs, Boots: r.boots, Log: cfg.Log})

@@ -70,11 +70,13 @@ type Agent struct {
 	ports ports
 }
 
-// ports are where the boot services listen and where offers go.
+// ports are where the boot services listen, where offers go, and how patient they are: what a test on loopback needs otherwise.
 type ports struct {
 	dhcp, pxe, tftp uint16
 	// offers is where an answer to a client without an address is sent.
 	offers netip.AddrPort
+	// tftpTimeout is tftp.Config's; zero for the usual one.
+	tftpTimeout time.Duration
 }
 
 var standardPorts = ports{dhcp: 67, pxe: 4011, tftp: 69, offers: netip.MustParseAddrPort("255.255.255.255:68")}

@@ -22,14 +22,15 @@ func (b *boots) left(c proxydhcp.Client, a lease.Answer) {
 	who := of(a.Lease)
 	if a.Verdict == lease.Ignored {
 		kind = "boot.ignored"
-		who = subject{node: a.Known.NodeID}
+		who = subject{node: a.Known.NodeID, allowance: a.Known.NodeID}
 	}
 	if !b.events.seldom.allow(kind+" "+mac, b.now(), quiet) {
 		return
 	}
-	b.log.Info("machine left alone", "mac", mac, "verdict", a.Verdict, "reason", a.Reason)
-	b.events.emit(who, kind, fmt.Sprintf("%s asked to boot and got no answer: %s", mac, a.Reason),
-		map[string]string{"mac": mac, "uuid": c.UUID, "arch": archText(c), "reason": a.Reason, "next": a.Next})
+	fields := map[string]string{"mac": mac, "uuid": c.UUID, "arch": archText(c), "reason": a.Reason, "next": a.Next}
+	if b.events.emit(who, kind, fmt.Sprintf("%s asked to boot and got no answer: %s", mac, a.Reason), fields) {
+		b.log.Info("machine left alone", "mac", mac, "verdict", a.Verdict, "reason", a.Reason)
+	}
 }
 
 // archText is the architecture as events say it.

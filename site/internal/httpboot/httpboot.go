@@ -24,6 +24,7 @@ import (
 	"unicode"
 
 	"golang.org/x/net/netutil"
+	"golang.org/x/time/rate"
 
 	"firstlight/ipxe"
 	"firstlight/site/internal/discovery"
@@ -32,10 +33,12 @@ import (
 const (
 	// MaxReport bounds a machine's report in bytes.
 	MaxReport = 4 << 10
-	// maxConns bounds open connections; maxHeader one request's headers in bytes.
-	maxConns, maxHeader = 1024, 8 << 10
+	// maxConns bounds open connections, maxPerClient those of one address; maxHeader one request's headers in bytes.
+	maxConns, maxPerClient, maxHeader = 1024, 32, 8 << 10
 	// readLimit bounds a request's arrival, writeLimit an answer's departure, idleLimit the wait for the next one.
 	readLimit, writeLimit, idleLimit = 10 * time.Second, 30 * time.Minute, 2 * time.Minute
+	// logEvery and logBurst bound what requests can write into the log.
+	logEvery, logBurst = time.Second, 60
 	// drain is how long Serve waits for answers in progress when it ends.
 	drain = 3 * time.Second
 )
@@ -85,7 +88,7 @@ func Serve(ctx context.Context, l net.Listener, cfg Config) error {
 		ErrorLog:       slog.NewLogLogger(cfg.Log.Handler(), slog.LevelDebug),
 	}
 	ended := make(chan error, 1)
-	go func() { ended <- s.Serve(netutil.LimitListener(l, maxConns)) }()
+	go func() { ended <- s.Serve(newPerClient(netutil.LimitListener(l, maxConns))) }()
 	select {
 	case err := <-ended:
 		return fmt.Errorf("serve boot http: %w", err)
@@ -101,9 +104,14 @@ func Serve(ctx context.Context, l net.Listener, cfg Config) error {
 }
 
 // Handler returns the service without its listener.
-func Handler(cfg Config) http.Handler { return &handler{cfg} }
+func Handler(cfg Config) http.Handler {
+	return &handler{cfg: cfg, logs: rate.NewLimiter(rate.Every(logEvery), logBurst)}
+}
 
-type handler struct{ cfg Config }
+type handler struct {
+	cfg  Config
+	logs *rate.Limiter
+}
 
 // ServeHTTP routes by hand: http.ServeMux would redirect, which firmware does not follow (HTTP-02).
 func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
@@ -235,7 +243,9 @@ func (h *handler) bytes(w http.ResponseWriter, r *http.Request, status int, kind
 func (h *handler) file(w http.ResponseWriter, r *http.Request, root *os.Root, name, etag, token string, client netip.AddrPort) {
 	f, err := root.Open(name)
 	if errors.Is(err, fs.ErrNotExist) {
-		h.cfg.Log.Warn("boot file is missing", "file", name, "client", client.String())
+		if h.logs.Allow() {
+			h.cfg.Log.Warn("boot file is missing", "file", name, "client", client.String())
+		}
 		h.refuse(w, http.StatusNotFound, "not found")
 		return
 	}

@@ -399,6 +399,47 @@ func TestReports(t *testing.T) {
 	}
 }
 
+func TestOneClientCannotTakeEveryConnection(t *testing.T) {
+	_, at := serve(t)
+	dial := func(host string) net.Conn {
+		d := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(host)}}
+		c, err := d.Dial("tcp", at)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { c.Close() })
+		c.SetDeadline(time.Now().Add(patience))
+		return c
+	}
+	answered := func(c net.Conn) bool {
+		io.WriteString(c, "HEAD /f/vmlinuz HTTP/1.1\r\nHost: x\r\n\r\n")
+		b := make([]byte, 12)
+		_, err := io.ReadFull(c, b)
+		return err == nil && string(b) == "HTTP/1.1 200"
+	}
+	const share = 32
+	var greedy []net.Conn
+	for range share {
+		c := dial("127.0.0.66")
+		if !answered(c) {
+			t.Fatal("got no answer within the share")
+		}
+		greedy = append(greedy, c)
+	}
+	if answered(dial("127.0.0.66")) {
+		t.Error("got an answer beyond the share")
+	}
+	if !answered(dial("127.0.0.1")) {
+		t.Error("another client: got no answer")
+	}
+	greedy[0].Close()
+	for deadline := time.Now().Add(patience); !answered(dial("127.0.0.66")); {
+		if time.Now().After(deadline) {
+			t.Fatal("after one was closed: got no answer")
+		}
+	}
+}
+
 func FuzzSplitPath(f *testing.F) {
 	for _, s := range []string{"/f/vmlinuz", "//f//./x", "/f/../x", `/f/\x`, "/\x00", "/b/token/script.ipxe"} {
 		f.Add(s)

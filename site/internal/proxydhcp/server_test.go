@@ -13,6 +13,7 @@ import (
 	"github.com/insomniacslk/dhcp/dhcpv4"
 
 	"firstlight/site/internal/netif"
+	"firstlight/site/internal/netif/netiftest"
 )
 
 const patience = 5 * time.Second
@@ -112,6 +113,50 @@ func TestDHCP13_ServiceSurvivesMalformedPackets(t *testing.T) {
 		if got := s.Dropped(); got != before+1 {
 			t.Errorf("%s: got %d dropped, want %d", name, got, before+1)
 		}
+	}
+}
+
+func TestDHCP09_EachSegmentIsAnsweredFromItsOwnAddress(t *testing.T) {
+	// Both ends of each cable are in one namespace, so the kernel has to believe packets from its own addresses.
+	if !netiftest.InNamespace(t, `
+		ip link add eth0 type veth peer name p0
+		ip link add eth1 type veth peer name p1
+		for i in eth0 eth1 p0 p1; do ip link set $i up; done
+		ip addr add 192.0.2.10/24 dev eth0; ip addr add 192.0.2.20/24 dev eth0; ip addr add 198.51.100.10/24 dev eth1
+		ip addr add 192.0.2.99/24 dev p0; ip addr add 198.51.100.99/24 dev p1
+		for i in all eth0 eth1 p0 p1; do echo 1 >/proc/sys/net/ipv4/conf/$i/accept_local; echo 0 >/proc/sys/net/ipv4/conf/$i/rp_filter; done`) {
+		return
+	}
+	for _, c := range []struct{ nic, card, address string }{{"eth0", "p0", "192.0.2.20"}, {"eth1", "p1", "198.51.100.10"}} {
+		address := netip.MustParseAddr(c.address)
+		info, err := netif.Lookup(c.nic, address)
+		if err != nil {
+			t.Fatal(err)
+		}
+		conn, err := netif.ListenUDP(t.Context(), c.nic, netip.MustParseAddrPort("0.0.0.0:67"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		boots := &book{script: "http://" + c.address + ":8080/b/token/script.ipxe"}
+		s := New(Config{Address: address, Index: info.Index, Offers: netip.MustParseAddrPort("255.255.255.255:68"), Boots: boots, Log: slog.New(slog.DiscardHandler)})
+		ctx, stop := context.WithCancel(t.Context())
+		var wg sync.WaitGroup
+		wg.Go(func() { s.Serve(ctx, conn, PortDHCP) })
+		t.Cleanup(func() { stop(); wg.Wait() })
+	}
+	for _, c := range []struct{ card, address string }{{"p1", "198.51.100.10"}, {"p0", "192.0.2.20"}} {
+		client, err := netif.ListenUDP(t.Context(), c.card, netip.MustParseAddrPort("0.0.0.0:68"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		send(t, client, netip.MustParseAddrPort("255.255.255.255:67"), discover(opt{77, []byte("iPXE")}))
+		got, from := receive(t, client)
+		want := netip.MustParseAddr(c.address)
+		if from.Addr() != want || !got.ServerIdentifier().Equal(want.AsSlice()) || !got.ServerIPAddr.Equal(want.AsSlice()) ||
+			got.BootFileName != "http://"+c.address+":8080/b/token/script.ipxe" {
+			t.Errorf("%s: got source %s, server id %s, next server %s, file %q, want %s in all", c.card, from, got.ServerIdentifier(), got.ServerIPAddr, got.BootFileName, want)
+		}
+		client.Close()
 	}
 }
 

@@ -3,42 +3,14 @@ package tftp
 import (
 	"net"
 	"net/netip"
-	"os"
-	"os/exec"
 	"strings"
-	"syscall"
 	"testing"
+
+	"firstlight/site/internal/netif/netiftest"
 )
 
-// inNamespace runs the calling test again, alone, in a network namespace of its own after the given commands; it returns true
-// there, and false in the outer process once the inner run has ended well.
-func inNamespace(t *testing.T, commands string) bool {
-	t.Helper()
-	const mark = "FIRSTLIGHT_TEST_IN_NAMESPACE"
-	if os.Getenv(mark) == t.Name() {
-		return true
-	}
-	if os.Getuid() != 0 {
-		t.Skip("making a network namespace needs root")
-	}
-	if _, err := exec.LookPath("ip"); err != nil {
-		t.Skipf("no ip command: %v", err)
-	}
-	c := exec.CommandContext(t.Context(), "sh", "-ec", "ip link set lo up\n"+commands+"\nexec \"$0\" \"$@\"", os.Args[0], "-test.run=^"+t.Name()+"$", "-test.v")
-	c.Env = append(os.Environ(), mark+"="+t.Name())
-	c.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET}
-	out, err := c.CombinedOutput()
-	if err != nil {
-		t.Errorf("in its namespace: %v\n%s", err, out)
-	}
-	if strings.Contains(string(out), "--- SKIP") {
-		t.Skipf("in its namespace: %s", out)
-	}
-	return false
-}
-
 func TestTFTP07_IPv6ClientsKeepTheirZone(t *testing.T) {
-	if !inNamespace(t, "ip addr add fe80::1/64 dev lo nodad\nip addr add fd00::1/64 dev lo nodad") {
+	if !netiftest.InNamespace(t, "ip addr add fe80::1/64 dev lo nodad\nip addr add fd00::1/64 dev lo nodad") {
 		return
 	}
 	at, rec, _ := start(t, 1500, 0)
