@@ -4,5 +4,6 @@ package scenario
 func All() []Scenario {
 	return []Scenario{
 		provisionScenario(), clockScenario("clock-past", 2000), clockScenario("clock-future", 2090),
+		refuseScenario(), discoverScenario(),
 	}
 }
