@@ -5,5 +5,6 @@ func All() []Scenario {
 	return []Scenario{
 		provisionScenario(), clockScenario("clock-past", 2000), clockScenario("clock-future", 2090),
 		refuseScenario(), discoverScenario(),
+		floodScenario(),
 	}
 }
