@@ -35,6 +35,11 @@ const password = "correct horse"
 // start runs an appliance without its embedded site agent until the test ends, and holds it to its time to end.
 func start(t *testing.T) *parts {
 	t.Helper()
+	return startObserved(t, nil)
+}
+
+func startObserved(t *testing.T, observe func(Write)) *parts {
+	t.Helper()
 	dir, err := os.MkdirTemp("", "fl") // short: a socket's path is bounded
 	if err != nil {
 		t.Fatal(err)
@@ -59,7 +64,7 @@ http_advertise = "10.77.0.2:8080"
 		t.Fatal(err)
 	}
 	ready := make(chan struct{})
-	a, err := New(Config{File: file, Ready: func() { close(ready) }, Log: slog.New(slog.NewTextHandler(t.Output(), nil))})
+	a, err := New(Config{File: file, Observe: observe, Ready: func() { close(ready) }, Log: slog.New(slog.NewTextHandler(t.Output(), nil))})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -293,5 +298,25 @@ func TestAddresses(t *testing.T) {
 	p := start(t)
 	if got, want := p.dialAddr(), p.listener.Addr().String(); got != want {
 		t.Errorf("dial address: got %s, want %s", got, want)
+	}
+}
+
+// A judge sees every write before it is made and when it is durable, in the order in which they are made.
+func TestObserve(t *testing.T) {
+	seen := make(chan Write, 256)
+	p := startObserved(t, func(w Write) { seen <- w })
+	if _, err := p.fleet.AddMachine(t.Context(), fleet.Spec{Name: "m1", MACs: []string{"52:54:00:00:00:01"}, DiskSerials: []string{"S1"},
+		BMCURL: "https://10.0.0.1", BMCUser: "u", BMCPassword: fleet.Secret("p"), BMCCertificateSHA256: make([]byte, 32)}, time.Now()); err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []Write{{Key: "secrets/bmc/m1"}, {"secrets/bmc/m1", true}, {Key: "machines/m1"}, {"machines/m1", true}} {
+		for got := await(t, seen); got != want; got = await(t, seen) {
+		}
+	}
+}
+
+func TestLoad(t *testing.T) {
+	if _, err := Load("nowhere.toml"); err == nil {
+		t.Error("got no error for a file that is not there, want one")
 	}
 }

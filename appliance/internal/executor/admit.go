@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 
 	"firstlight/appliance/internal/fleet"
 	"firstlight/appliance/internal/planner"
@@ -47,7 +48,7 @@ func (e *Executor) admit(ctx context.Context, rec *fleet.Record, o Order) (*flee
 		}
 		return nil, bad(ErrBusy, "%s has been provisioning it since %s (workflow %s, at %s)", last.By, last.Started, last.ID, step)
 	case stop != nil:
-		return nil, bad(ErrStoppedAll, "%s", stop)
+		return nil, fmt.Errorf("provision %q: %w%s", rec.Name, ErrStoppedAll, strings.TrimPrefix(stop.String(), ErrStoppedAll.Error()))
 	case o.Reinstall:
 	case last != nil && last.State == fleet.WorkflowDone:
 		return nil, bad(ErrInUse, "it is active with image %s since %s", last.Image, last.Ended)

@@ -251,6 +251,26 @@ func TestDiskStateOfADeploy(t *testing.T) {
 	}
 }
 
+// A deploy that had begun to run and was stopped is taken to have written, unless it says that it did not.
+func TestDiskStateOfACancelledDeploy(t *testing.T) {
+	for message, holds := range map[string]string{
+		"cancelled: wrong rack":                              fleet.HoldsPartlyWritten,
+		"deploy: nothing was written: cancelled: wrong rack": fleet.HoldsClean,
+	} {
+		bubble(t, func(t *testing.T, r *rig) {
+			r.until("ok deploy.image")
+			r.report("deploy.image", executor.Report{State: fleet.CommandRunning})
+			done := r.cancel()
+			r.report("deploy.image", executor.Report{State: fleet.CommandCancelled, Message: message, Attested: true})
+			if err := <-done; err != nil {
+				t.Fatal(err)
+			}
+			r.wantCancelled(fleet.StepDeploy)
+			r.wantDisk(holds, message)
+		})
+	}
+}
+
 // The wait for a cancellation ends with the caller's patience, not with the cancellation.
 func TestCancelOutlivesItsCaller(t *testing.T) {
 	bubble(t, func(t *testing.T, r *rig) {

@@ -95,12 +95,13 @@ func (f *flow) report(r Report) error {
 	if r.Attested && r.AttestedKind != c.Kind {
 		r.Attested, r.AttestError = false, fmt.Sprintf("it is about %q", r.AttestedKind)
 	}
+	ran := c.State == fleet.CommandRunning
 	c.State, c.Attested = r.State, r.Attested
 	if r.Progress != nil {
 		c.Progress = r.Progress
 	}
 	if !c.State.Ended() {
-		f.hold(c, r)
+		f.hold(c, r, ran)
 		return nil
 	}
 	c.Ended = fleet.At(f.now)
@@ -113,7 +114,7 @@ func (f *flow) report(r Report) error {
 	default:
 		c.Message = fleet.Clip(r.Message)
 	}
-	f.hold(c, r)
+	f.hold(c, r, ran)
 	return nil
 }
 

@@ -51,13 +51,13 @@ func (f *flow) targets(c *fleet.Command) []string {
 	return out
 }
 
-// hold notes what a report on a command that writes to disks means for them.
-func (f *flow) hold(c *fleet.Command, r Report) {
+// hold notes what a report on a command that writes to disks means for them. ran: the agent had said before that it runs.
+func (f *flow) hold(c *fleet.Command, r Report, ran bool) {
 	switch c.Kind {
 	case kindWipe:
 		f.holdWipe(c, r)
 	case kindDeploy:
-		f.holdDeploy(c, r)
+		f.holdDeploy(c, ran)
 	}
 }
 
@@ -102,7 +102,7 @@ func (f *flow) wrote(c *fleet.Command) bool {
 	return c.Progress != nil && c.Progress.Done > 0 || strings.Contains(c.Message, "panicked")
 }
 
-func (f *flow) holdDeploy(c *fleet.Command, r Report) {
+func (f *flow) holdDeploy(c *fleet.Command, ran bool) {
 	for _, s := range f.targets(c) {
 		switch {
 		case c.State == fleet.CommandRunning && c.Progress != nil && c.Progress.Done > 0:
@@ -110,7 +110,7 @@ func (f *flow) holdDeploy(c *fleet.Command, r Report) {
 		case c.State == fleet.CommandSucceeded:
 			f.run.Hold(f.now, s, fleet.HoldsImage(f.run.Image), "written, and read back whole")
 		case c.State == fleet.CommandRejected || !c.State.Ended():
-		case strings.Contains(c.Message, nothingWritten), c.State == fleet.CommandCancelled && !f.wrote(c) && len(r.Result) == 0:
+		case strings.Contains(c.Message, nothingWritten), c.State == fleet.CommandCancelled && !ran:
 			f.why(s, "a deploy ended before it wrote: "+c.Message)
 		default:
 			f.run.Hold(f.now, s, fleet.HoldsPartlyWritten, c.Message)
