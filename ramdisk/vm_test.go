@@ -47,8 +47,8 @@ func TestVM(t *testing.T) {
 
 	v.wait("the RAM disk's session", func() bool { return v.g.Server().Connected(node, ramdiskRole) })
 	v.wantSaid("firstlight: clock found 2000-01-01T")
-	if msg := v.command(ramdiskRole, "disk.wipe", &agentv1.DiskWipe{Disks: []*agentv1.DiskSelector{{Serial: "NOT-HERE"}}}, commonv1.CommandState_COMMAND_STATE_FAILED); !containsAll(msg, vmSerial, "VM-NVME", "VM-SATA", "VM-SCSI") {
-		t.Errorf("got %q, want every disk named by serial", msg)
+	if msg := v.command(ramdiskRole, "disk.wipe", &agentv1.DiskWipe{Disks: []*agentv1.DiskSelector{{Serial: "NOT-HERE"}}}, commonv1.CommandState_COMMAND_STATE_FAILED); !containsAll(msg, vmSerial, "VM-NVME", "VM-SATA", "VM-SCSI", "at PCI 0000:00:1f.2 ata") {
+		t.Errorf("got %q, want every disk named by serial and place", msg)
 	}
 	if !v.patternLeft() {
 		t.Fatal("a wipe of another disk changed this one")
@@ -92,17 +92,7 @@ func (v *vm) run(name string, args ...string) {
 // build makes RAM disk, image and overlays with the built programs.
 func (v *vm) build() {
 	v.t.Helper()
-	bin, err := filepath.Abs("../bin")
-	if err != nil {
-		v.t.Fatal(err)
-	}
-	build, agent, kernel := bin+"/imagebuild", bin+"/machine-agent", bin+"/inputs/kernel"
-	for _, f := range []string{build, agent, kernel} {
-		if _, err := os.Stat(f); err != nil {
-			v.t.Skipf("not built: %v", err)
-		}
-	}
-	v.run(build, "ramdisk", "--agent", agent, "--kernel-dir", kernel, "--out", v.path("ramdisk"))
+	build, agent, kernel := v.buildRAMDisk()
 	v.run(build, "os", "--agent", agent, "--kernel-dir", kernel, "--nonce", "VM-TEST", "--out", v.path("os.raw"))
 	v.run(build, "pack", "--raw", v.path("os.raw"), "--name", "vm-test", "--out", v.path("packed"))
 	body, err := os.ReadFile(v.path("packed/manifest.json"))
@@ -121,6 +111,27 @@ func (v *vm) build() {
 	}))
 	v.t.Cleanup(v.site.Close)
 	v.overlay()
+}
+
+// buildRAMDisk makes the RAM disk, of the programs in ../bin or in FIRSTLIGHT_BIN, and returns where those are.
+func (v *vm) buildRAMDisk() (build, agent, kernel string) {
+	v.t.Helper()
+	bin := os.Getenv("FIRSTLIGHT_BIN")
+	if bin == "" {
+		bin = "../bin"
+	}
+	bin, err := filepath.Abs(bin)
+	if err != nil {
+		v.t.Fatal(err)
+	}
+	build, agent, kernel = bin+"/imagebuild", bin+"/machine-agent", bin+"/inputs/kernel"
+	for _, f := range []string{build, agent, kernel} {
+		if _, err := os.Stat(f); err != nil {
+			v.t.Skipf("not built: %v", err)
+		}
+	}
+	v.run(build, "ramdisk", "--agent", agent, "--kernel-dir", kernel, "--out", v.path("ramdisk"))
+	return build, agent, kernel
 }
 
 // guest is how the guest reaches an address of the host's loopback through QEMU's user network.
@@ -146,11 +157,17 @@ func (v *vm) overlay() {
 	if err != nil {
 		v.t.Fatal(err)
 	}
+	v.initrd(cpio.Directory("etc", 0o755), cpio.Directory("etc/firstlight", 0o755),
+		cpio.StaticFile("etc/firstlight/trust.binpb", string(v.marshal(anchors)), 0o600),
+		cpio.StaticFile("etc/firstlight/assertion.binpb", string(v.marshal(&sitev1.SignedDiscoveryAssertion{Body: body, Signature: sig})), 0o600))
+}
+
+// initrd is the RAM disk with further files after it.
+func (v *vm) initrd(records ...cpio.Record) {
+	v.t.Helper()
 	var archive bytes.Buffer
 	w := cpio.Newc.Writer(&archive)
-	for _, r := range []cpio.Record{cpio.Directory("etc", 0o755), cpio.Directory("etc/firstlight", 0o755),
-		cpio.StaticFile("etc/firstlight/trust.binpb", string(v.marshal(anchors)), 0o600),
-		cpio.StaticFile("etc/firstlight/assertion.binpb", string(v.marshal(&sitev1.SignedDiscoveryAssertion{Body: body, Signature: sig})), 0o600)} {
+	for _, r := range records {
 		if err := w.WriteRecord(r); err != nil {
 			v.t.Fatal(err)
 		}
@@ -228,7 +245,19 @@ func (v *vm) patternLeft() bool {
 	}
 }
 
+// start starts the machine of TestVM: one disk that gets the image, and one small disk at each further kind of controller.
 func (v *vm) start(qemu string) {
+	v.t.Helper()
+	v.launch(qemu,
+		"-drive", "if=none,id=d0,format=raw,file="+v.path("disk.raw"), "-device", "virtio-blk-pci,drive=d0,serial="+vmSerial,
+		"-drive", "if=none,id=d1,format=raw,file="+v.extra("nvme"), "-device", "nvme,drive=d1,serial=VM-NVME",
+		"-drive", "if=none,id=d2,format=raw,file="+v.extra("sata"), "-device", "ide-hd,drive=d2,bus=ide.0,serial=VM-SATA",
+		"-drive", "if=none,id=d3,format=raw,file="+v.extra("scsi"), "-device", "virtio-scsi-pci", "-device", "scsi-hd,drive=d3,serial=VM-SCSI",
+		"-netdev", "user,id=n0", "-device", "virtio-net-pci,netdev=n0,romfile=")
+}
+
+// launch starts a machine with these devices from the RAM disk, until the test ends.
+func (v *vm) launch(qemu string, devices ...string) {
 	v.t.Helper()
 	log, err := os.Create(v.path("serial.log"))
 	if err != nil {
@@ -236,14 +265,9 @@ func (v *vm) start(qemu string) {
 	}
 	defer log.Close()
 	ctx, cancel := context.WithCancel(context.Background())
-	cmd := exec.CommandContext(ctx, qemu, "-nodefaults", "-no-user-config", "-display", "none", "-accel", "tcg", "-cpu", "max", "-smp", "1", "-m", "384",
+	cmd := exec.CommandContext(ctx, qemu, append([]string{"-nodefaults", "-no-user-config", "-display", "none", "-accel", "tcg", "-cpu", "max", "-smp", "1", "-m", "384",
 		"-machine", "q35,graphics=off", "-no-reboot", "-serial", "stdio", "-rtc", "base=2000-01-01T00:00:00",
-		"-drive", "if=none,id=d0,format=raw,file="+v.path("disk.raw"), "-device", "virtio-blk-pci,drive=d0,serial="+vmSerial,
-		"-drive", "if=none,id=d1,format=raw,file="+v.extra("nvme"), "-device", "nvme,drive=d1,serial=VM-NVME",
-		"-drive", "if=none,id=d2,format=raw,file="+v.extra("sata"), "-device", "ide-hd,drive=d2,bus=ide.0,serial=VM-SATA",
-		"-drive", "if=none,id=d3,format=raw,file="+v.extra("scsi"), "-device", "virtio-scsi-pci", "-device", "scsi-hd,drive=d3,serial=VM-SCSI",
-		"-netdev", "user,id=n0", "-device", "virtio-net-pci,netdev=n0,romfile=",
-		"-kernel", v.path("ramdisk/vmlinuz"), "-initrd", v.path("initrd"), "-append", "console=ttyS0 quiet")
+		"-kernel", v.path("ramdisk/vmlinuz"), "-initrd", v.path("initrd"), "-append", "console=ttyS0 quiet"}, devices...)...)
 	cmd.Stdout, cmd.Stderr = log, log
 	if err := cmd.Start(); err != nil {
 		v.t.Fatal(err)

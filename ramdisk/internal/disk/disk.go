@@ -75,7 +75,7 @@ func (d Disk) String() string {
 		detail = append(detail, "at "+d.Address)
 	}
 	if d.Name != "" {
-		detail = append(detail, "now called "+d.Name)
+		detail = append(detail, "now called "+clean([]byte(d.Name)))
 	}
 	fmt.Fprintf(&b, " (%s)", strings.Join(detail, ", "))
 	return b.String()
