@@ -6,5 +6,6 @@ func All() []Scenario {
 		provisionScenario(), clockScenario("clock-past", 2000), clockScenario("clock-future", 2090),
 		refuseScenario(), discoverScenario(),
 		floodScenario(),
+		ambiguousDiskScenario(), tamperedImageScenario(),
 	}
 }

@@ -124,6 +124,14 @@ func (r *run) order(ctx context.Context, m *machine, pauseAfter ...string) error
 	return err
 }
 
+// orderAndFollow provisions without a pause.
+func orderAndFollow(ctx context.Context, r *run, m *machine) error {
+	if err := r.order(ctx, m); err != nil {
+		return err
+	}
+	return r.follow(ctx, m, following{})
+}
+
 // following is what to do on the way; nil does nothing.
 type following struct {
 	// step is called with each new record.

@@ -81,8 +81,11 @@ func (s Scenario) Want() string {
 	return s.outcome
 }
 
+// guestsAtOnce bounds the virtual machines of a run that are on at a time: one CPU each, on two cores.
+const guestsAtOnce = 2
+
 // Guests is how many virtual machines run at a time, at most.
-func (s Scenario) Guests() int { return min(len(s.boxes()), 2) }
+func (s Scenario) Guests() int { return min(len(s.boxes()), guestsAtOnce) }
 
 // boxes is the cabling list with its default.
 func (s Scenario) boxes() []box {
