@@ -9,6 +9,7 @@ import (
 	"errors"
 	"net"
 	"path/filepath"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -21,6 +22,7 @@ import (
 	"firstlight/appliance/internal/fleet"
 	"firstlight/appliance/internal/pki"
 	"firstlight/appliance/internal/planner"
+	"firstlight/appliance/internal/store"
 	"firstlight/appliance/internal/store/storetest"
 	"firstlight/gateway-client/envelope"
 	"firstlight/gateway-client/gatewayserver"
@@ -47,29 +49,25 @@ type chain struct {
 	wg      sync.WaitGroup
 	// machine starts the machine's next system.
 	machine chan func(ctx context.Context)
+	// wipe is the RAM disk's way to wipe; its zero value succeeds.
+	wipe session.Handler
 
 	mu    sync.Mutex
 	lease *sitev1.PrepareRAMDisk
 	site  *session.Identity
 }
 
-// One machine goes its whole way over TLS, gRPC, sealed secrets and signed frames: what the two halves of the protocol say to each
-// other is what this side believes.
-func TestChainOverTheWire(t *testing.T) {
-	ctx, cancel := context.WithTimeout(t.Context(), chainTimeout)
-	c := &chain{t: t, dir: t.TempDir(), machine: make(chan func(context.Context), 4)}
+// order starts everything and orders m1. The returned channel tells of every change of a workflow.
+func (c *chain) order(ctx context.Context) (*fleet.Repo, *executor.Executor, <-chan store.Entry) {
+	c.t.Helper()
 	mem := storetest.New()
 	repo := fleet.NewRepo(mem)
 	ex := c.start(ctx, repo)
-	defer func() { cancel(); c.wg.Wait(); ex.Wait() }()
-	if _, err := repo.AddMachine(ctx, fleet.Spec{Name: "m1", MACs: []string{mac1}, DiskSerials: []string{"DISK-m1"}, BMCURL: "https://10.78.0.1",
-		BMCUser: "admin", BMCPassword: fleet.Secret("hunter2"), BMCCertificateSHA256: make([]byte, 32)}, time.Now()); err != nil {
-		t.Fatal(err)
-	}
+	_, err := repo.AddMachine(ctx, fleet.Spec{Name: "m1", MACs: []string{mac1}, DiskSerials: []string{"DISK-m1"}, BMCURL: "https://10.78.0.1",
+		BMCUser: "admin", BMCPassword: fleet.Secret("hunter2"), BMCCertificateSHA256: make([]byte, 32)}, time.Now())
+	c.must(err)
 	changes, err := mem.Watch(ctx, "workflows/")
-	if err != nil {
-		t.Fatal(err)
-	}
+	c.must(err)
 	c.wg.Go(func() { c.runSite(ctx) })
 	c.wg.Go(func() {
 		for {
@@ -81,9 +79,54 @@ func TestChainOverTheWire(t *testing.T) {
 			}
 		}
 	})
-	if _, err := ex.Provision(ctx, executor.Order{Machine: "m1", By: "root", Image: planner.Image{Name: "demo", ManifestSHA256: [32]byte{1}, RawSize: 1}}); err != nil {
+	_, err = ex.Provision(ctx, executor.Order{Machine: "m1", By: "root", Image: planner.Image{Name: "demo", ManifestSHA256: [32]byte{1}, RawSize: 1}})
+	c.must(err)
+	return repo, ex, changes
+}
+
+// A cancelled wipe is stopped through gateway and session, its machine signs how far it came, and the record says so.
+func TestCancelOverTheWire(t *testing.T) {
+	ctx, cancel := context.WithTimeout(t.Context(), chainTimeout)
+	c := &chain{t: t, dir: t.TempDir(), machine: make(chan func(context.Context), 4)}
+	c.wipe = session.Handler{Lane: lane, Attested: true, Destructive: true, Run: func(ctx context.Context, call *session.Call) (proto.Message, error) {
+		call.Progress(&agentv1.Progress{What: "erase DISK-m1", Done: 7, Total: 9, Unit: "bytes"})
+		<-ctx.Done()
+		return &agentv1.DiskWipeResult{Disks: []*agentv1.WipedDisk{{Serial: "DISK-m1", SizeBytes: 9, BytesErased: 7, Outcome: "cancelled"}}}, context.Cause(ctx)
+	}}
+	repo, ex, changes := c.order(ctx)
+	defer func() { cancel(); c.wg.Wait(); ex.Wait() }()
+	for range changes {
+		m, err := repo.Show(ctx, "m1")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if s := m.Workflow.Steps[7]; s.Name != fleet.StepWipe || len(s.Commands) == 0 || s.Commands[0].State != fleet.CommandRunning {
+			continue
+		}
+		if err := ex.Cancel(ctx, "m1", "uid 0 (root)", "wrong rack"); err != nil {
+			t.Fatal(err)
+		}
+		break
+	}
+	m, err := repo.Show(ctx, "m1")
+	if err != nil {
 		t.Fatal(err)
 	}
+	if m.State != fleet.MachineCancelled || m.Workflow.Steps[7].Commands[0].State != fleet.CommandCancelled || !m.Workflow.Steps[7].Commands[0].Attested {
+		t.Errorf("got %s with wipe %+v, want both cancelled, the wipe attested", m.State, m.Workflow.Steps[7].Commands)
+	}
+	if d := m.DiskState[0]; d.Holds != fleet.HoldsPartlyWiped || !strings.Contains(d.Why, "7 of 9 bytes erased") || !strings.Contains(d.Why, "wrong rack") {
+		t.Errorf("got disk %+v, want it partly wiped, how far and why", d)
+	}
+}
+
+// One machine goes its whole way over TLS, gRPC, sealed secrets and signed frames: what the two halves of the protocol say to each
+// other is what this side believes.
+func TestChainOverTheWire(t *testing.T) {
+	ctx, cancel := context.WithTimeout(t.Context(), chainTimeout)
+	c := &chain{t: t, dir: t.TempDir(), machine: make(chan func(context.Context), 4)}
+	repo, ex, changes := c.order(ctx)
+	defer func() { cancel(); c.wg.Wait(); ex.Wait() }()
 	for range changes {
 		m, err := repo.Show(ctx, "m1")
 		if err != nil {
@@ -291,8 +334,12 @@ func (c *chain) runRAMDisk(ctx context.Context) {
 	skipped := &agentv1.DiagResult{Outcome: agentv1.DiagResult_OUTCOME_SKIPPED, Reason: "no GPU"}
 	manifest := make([]byte, 32)
 	manifest[0] = 1
+	wipe := c.wipe
+	if wipe.Run == nil {
+		wipe = does(lane, true, wiped(), nil)
+	}
 	handlers := map[string]session.Handler{
-		"disk.wipe": does(lane, true, wiped(), nil),
+		"disk.wipe": wipe,
 		"diag.nvml": does(lane, true, skipped, nil),
 		"diag.dcgm": does(bulk, true, skipped, nil),
 		"deploy.image": does(bulk, true, &agentv1.DeployImageResult{Serial: "DISK-m1", BytesWritten: 1, BytesVerified: 1, ManifestSha256: manifest},
