@@ -10,6 +10,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -207,7 +208,7 @@ func (a *Agent) progress(c *session.Call, unit string) func(s step, done, total 
 		defer mu.Unlock()
 		if now := time.Now(); s.phase != phase || now.Sub(last) >= consoleEvery {
 			last, phase = now, s.phase
-			if total > 0 {
+			if total > 0 && !strings.Contains(s.what, "%") {
 				a.say("command %s: %s, %d %%", c.Kind, s.what, percent(done, total))
 			} else {
 				a.say("command %s: %s", c.Kind, s.what)
