@@ -8,6 +8,7 @@ import (
 
 	"firstlight/imagebuild/manifest"
 	"firstlight/ramdisk/internal/disk"
+	"firstlight/ramdisk/internal/wipe"
 )
 
 const (
@@ -29,6 +30,7 @@ func (j *job) configure(ctx context.Context, config manifest.Partition) error {
 		return err
 	}
 	j.release()
+	j.secret = wipe.Range{Off: config.Start, Len: config.Size}
 	if err := j.Config.WriteConfig(ctx, d, p, j.req.ConfigName, j.req.Config); err != nil {
 		return fmt.Errorf("configuration partition %d: %w", p.Number, err)
 	}

@@ -123,7 +123,7 @@ func (b *bench) sign(t *testing.T, s envelope.Signer) {
 	b.blobs.data["http://site/manifest"] = signed
 	sum := manifest.DigestOf(signed)
 	b.req = Request{Disk: disk.Selector{Serial: "FL-1"}, ManifestURL: "http://site/manifest", ManifestSHA256: sum[:], ChunkBaseURL: "http://site/blob/",
-		ConfigName: "config.toml", Config: []byte("node"), Workflow: "wf-1"}
+		ConfigName: "config.toml", Config: []byte("node with a secret"), Workflow: "wf-1"}
 	b.disk.Info.Partitions = nil
 	for _, p := range b.manifest.Partitions {
 		b.disk.Info.Partitions = append(b.disk.Info.Partitions, disk.Partition{Name: fmt.Sprint("sda", p.Number), Number: p.Number, Start: p.Start, Size: p.Size})
@@ -391,6 +391,9 @@ func TestFailureAfterTheImageEndsUnbootableToo(t *testing.T) {
 	b.config.fail = errors.New("no vfat")
 	_, err := b.run(t)
 	b.wantUnbootable(t, err)
+	if bytes.Contains(b.disk.Data(), b.req.Config) {
+		t.Error("the configuration, with its secret, is left on the disk")
+	}
 	b = newBench(t)
 	b.disk.Spoil(disktest.Faults{FlushErrorAfter: 2 << 20})
 	if _, err = b.run(t); err == nil {
