@@ -40,6 +40,8 @@ const (
 type Config struct {
 	// Dir is an existing folder for the disk, the overlay and the logs.
 	Dir string
+	// Lab is the network; the machine is on its first tap, the gateway in the peer's place.
+	Lab *netlab.Lab
 	// RAMDisk holds the real agent.
 	RAMDisk fixtures.RAMDisk
 	// Port is the gateway's.
@@ -65,20 +67,11 @@ func Run(ctx context.Context, cfg Config) (err error) {
 	if err := r.pattern.WriteDisk(r.path("disk.raw"), diskSize); err != nil {
 		return err
 	}
-	net := r.path("net")
-	if err := os.Mkdir(net, 0o700); err != nil {
-		return err
-	}
-	lab, err := netlab.New(ctx, netlab.Config{Name: "hostile", Dir: net, Machines: 1})
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, lab.Close()) }()
 	g, err := NewGateway(fmt.Sprintf("%s:%d", netlab.PeerAddress, cfg.Port), cfg.Log)
 	if err != nil {
 		return err
 	}
-	ln, err := lab.Listen(netlab.Peer, "tcp", g.address)
+	ln, err := cfg.Lab.Listen(netlab.Peer, "tcp", g.address)
 	if err != nil {
 		return err
 	}
@@ -94,7 +87,7 @@ func Run(ctx context.Context, cfg Config) (err error) {
 	if err := r.overlay(); err != nil {
 		return err
 	}
-	if err := r.boot(ctx, lab); err != nil {
+	if err := r.boot(ctx); err != nil {
 		return err
 	}
 	defer func() {
@@ -140,9 +133,9 @@ func (r *run) overlay() error {
 }
 
 // boot starts the machine straight from the kernel and waits for its session.
-func (r *run) boot(ctx context.Context, lab *netlab.Lab) (err error) {
-	r.vm, err = qemu.Start(ctx, qemu.Config{Name: "victim", Dir: r.Dir, NetNS: lab.NS(netlab.Segment), Firmware: "bios", MemoryMiB: 512,
-		Tap: lab.Tap(0), MAC: lab.MAC(0), BootFirst: "disk", Disks: []qemu.Disk{{Path: r.path("disk.raw"), Serial: r.pattern.Serial, Driver: "virtio-blk"}},
+func (r *run) boot(ctx context.Context) (err error) {
+	r.vm, err = qemu.Start(ctx, qemu.Config{Name: "victim", Dir: r.Dir, NetNS: r.Lab.NS(netlab.Segment), Firmware: "bios", MemoryMiB: 512,
+		Tap: r.Lab.Tap(0), MAC: r.Lab.MAC(0), BootFirst: "disk", Disks: []qemu.Disk{{Path: r.path("disk.raw"), Serial: r.pattern.Serial, Driver: "virtio-blk"}},
 		ExtraArgs: []string{"-kernel", filepath.Join(r.RAMDisk.Dir, "vmlinuz"), "-initrd", r.path("initrd"), "-append", "console=ttyS0 quiet"}})
 	if err != nil {
 		return err
@@ -207,13 +200,11 @@ func (r *run) deliverWithheld(ctx context.Context) error {
 	}
 	limited, cancel := context.WithTimeout(ctx, wipeLimit)
 	defer cancel()
-	id := ""
-	if b, err := decode(r.attack.withheld); err != nil {
+	b, err := decode(r.attack.withheld)
+	if err != nil {
 		return err
-	} else {
-		id = b.CommandId
 	}
-	got, err := r.attack.deliver(limited, id, r.attack.withheld)
+	got, err := r.attack.deliver(limited, b.CommandId, r.attack.withheld)
 	if err != nil {
 		r.Check(judge.Fail("the withheld command, delivered untouched, runs", "%v", err))
 		return ctx.Err()

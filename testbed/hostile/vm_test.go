@@ -8,6 +8,7 @@ import (
 
 	"firstlight/testbed/fixtures"
 	"firstlight/testbed/judge"
+	"firstlight/testbed/netlab"
 )
 
 // TestVM is the scenario hostile-gateway by itself: the real agent as process 1 of a virtual machine.
@@ -24,8 +25,13 @@ func TestVM(t *testing.T) {
 		t.Fatal(err)
 	}
 	dir := t.TempDir()
+	lab, err := netlab.New(t.Context(), netlab.Config{Name: "hostile", Dir: t.TempDir(), Machines: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { lab.Close() })
 	checks := 0
-	err = Run(t.Context(), Config{Dir: dir, RAMDisk: disk, Port: 8443, Log: slog.New(slog.DiscardHandler), Say: t.Logf,
+	err = Run(t.Context(), Config{Dir: dir, Lab: lab, RAMDisk: disk, Port: 8443, Log: slog.New(slog.DiscardHandler), Say: t.Logf,
 		Check: func(cs ...judge.Check) {
 			for _, c := range cs {
 				checks++

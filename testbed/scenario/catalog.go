@@ -7,5 +7,6 @@ func All() []Scenario {
 		refuseScenario(), discoverScenario(),
 		floodScenario(),
 		ambiguousDiskScenario(), tamperedImageScenario(),
+		hostileScenario(),
 	}
 }
