@@ -164,12 +164,13 @@ func (r *running) session(id *session.Identity) (*session.Agent, error) {
 	agent, err := session.New(session.Config{
 		Link: cfg.Link, Identity: id, JoinSigningKey: cfg.JoinSigningKey, BootID: r.bootID,
 		JournalPath: filepath.Join(cfg.StateDir, "journal.db"), Hardware: r.host.claims(), Version: cfg.Version, Inventory: r.host.inventory,
+		// Each of them brings about a state, so one that a crash cut off is simply done again.
 		Handlers: map[string]session.Handler{
-			"boot.prepareRamdisk": {Lane: control, Run: commands.prepare},
-			"boot.cleanUp":        {Lane: control, Run: commands.cleanUp},
-			"boot.policy":         {Lane: control, Run: r.policies.set},
-			"bmc.power":           {Lane: control, Run: power.Power(cfg.OpenBMC)},
-			"bmc.bootOverride":    {Lane: control, Run: power.BootOverride(cfg.OpenBMC)},
+			"boot.prepareRamdisk": {Lane: control, Repeatable: true, Run: commands.prepare},
+			"boot.cleanUp":        {Lane: control, Repeatable: true, Run: commands.cleanUp},
+			"boot.policy":         {Lane: control, Repeatable: true, Run: r.policies.set},
+			"bmc.power":           {Lane: control, Repeatable: true, Run: power.Power(cfg.OpenBMC)},
+			"bmc.bootOverride":    {Lane: control, Repeatable: true, Run: power.BootOverride(cfg.OpenBMC)},
 		},
 		Now: cfg.Now, Log: cfg.Log,
 	})

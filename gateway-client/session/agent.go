@@ -64,6 +64,9 @@ type Handler struct {
 	Destructive bool
 	// SelfTerminating commands end the agent: After is called once the gateway acked the stored result.
 	SelfTerminating bool
+	// Repeatable commands may run twice and end as after once. One that an earlier process of the agent left unfinished runs again
+	// when the gateway sends it again; every other kind has failed then.
+	Repeatable bool
 	// Run does the work. A nil message is an empty result; a message beside an error is sent as the failed command's
 	// result. An error that wraps ErrInvalidPayload rejects the command. The context ends with Cancel or with the agent,
 	// never with a session: work goes on while the agent redials.
@@ -147,7 +150,7 @@ type held struct {
 	progress *agentv1.Progress // not sent yet
 }
 
-// New opens the journal, and fails the commands that an earlier process of this agent left unfinished. The caller runs the
+// New opens the journal, and fails the commands that an earlier process of this agent left unfinished, but for repeatable ones. The caller runs the
 // agent once with Run, which closes the journal.
 func New(cfg Config) (*Agent, error) {
 	switch {
@@ -217,6 +220,12 @@ func (a *Agent) restore() error {
 		return err
 	}
 	for id, r := range records {
+		if h, _ := a.handler(r.Kind); h.Repeatable && len(r.Update) == 0 {
+			if err := a.journal.forget(id); err != nil {
+				return err
+			}
+			continue
+		}
 		u := new(agentv1.CommandUpdate)
 		if len(r.Update) > 0 {
 			err = proto.Unmarshal(r.Update, u)

@@ -131,7 +131,7 @@ func commandID(body []byte) string {
 
 func (a *Agent) handler(kind string) (Handler, bool) {
 	if kind == KindInventoryRefresh {
-		return Handler{Lane: commonv1.Lane_LANE_CONTROL, Run: a.refreshInventory}, true
+		return Handler{Lane: commonv1.Lane_LANE_CONTROL, Repeatable: true, Run: a.refreshInventory}, true
 	}
 	h, ok := a.cfg.Handlers[kind]
 	return h, ok && h.Run != nil

@@ -193,6 +193,39 @@ func TestCommand_interruptedByRestartFails(t *testing.T) {
 	}
 }
 
+func TestCommand_repeatableRunsAgainAfterARestart(t *testing.T) {
+	t.Parallel()
+	g := gatewaytest.NewGateway(t)
+	began, release := make(chan struct{}), make(chan struct{})
+	var runs atomic.Int32
+	cfg := config(t, g, map[string]session.Handler{"test.long": {Repeatable: true, Run: func(context.Context, *session.Call) (proto.Message, error) {
+		if runs.Add(1) == 1 {
+			close(began)
+			<-release
+		}
+		return nil, nil
+	}}})
+	kill := killed(t, cfg)
+	c := g.Command(node, ramdisk, "test.long", nil)
+	id := g.Send(node, ramdisk, c)
+	<-began
+	cfg.JournalPath = kill(t)
+	close(release)
+	start(t, cfg)
+	g.WaitHellos(node, ramdisk, 2)
+	before := len(g.Updates(id))
+	g.Send(node, ramdisk, c)
+	g.Wait("its end", func() bool { return count(g.Updates(id)[before:], succeeded) == 1 })
+	if n := runs.Load(); n != 2 {
+		t.Errorf("handler ran %d times, want once by each process", n)
+	}
+	g.Send(node, ramdisk, c)
+	g.Wait("answer again", func() bool { return count(g.Updates(id)[before:], succeeded) == 2 })
+	if n := runs.Load(); n != 2 || count(g.Updates(id), failed) != 0 {
+		t.Errorf("handler ran %d times with %d failures, want the journaled answer", n, count(g.Updates(id), failed))
+	}
+}
+
 func TestCommand_olderGenerationIsRefused(t *testing.T) {
 	t.Parallel()
 	g := gatewaytest.NewGateway(t)

@@ -232,6 +232,15 @@ func (j *journal) finish(u *agentv1.CommandUpdate) error {
 	return j.change(u.CommandId, func(r *record) { r.Update = raw })
 }
 
+// forget makes a command one that was never seen. Its workflow's generation stays.
+func (j *journal) forget(id string) error {
+	err := j.db.Update(func(tx *bbolt.Tx) error { return tx.Bucket(bucketCommands).Delete([]byte(id)) })
+	if err != nil {
+		return fmt.Errorf("journal command %s: %w", id, err)
+	}
+	return nil
+}
+
 func (j *journal) acked(id string) error {
 	return j.change(id, func(r *record) { r.Acked = true })
 }
