@@ -62,11 +62,14 @@ type ServerConfig struct {
 type Server struct {
 	cfg  ServerConfig
 	http *http.Server
+	// ending ends when Stop begins: a request that waits for something must not hold it up.
+	ending context.Context
 }
 
 // NewServer returns a server that does not serve yet.
 func NewServer(cfg ServerConfig) *Server {
-	s := &Server{cfg: cfg}
+	ending, end := context.WithCancel(context.Background())
+	s := &Server{cfg: cfg, ending: ending}
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /v1/machines", s.handle(s.listMachines))
 	mux.HandleFunc("POST /v1/machines", s.handle(s.addMachine))
@@ -94,6 +97,7 @@ func NewServer(cfg ServerConfig) *Server {
 		ConnContext:       withPeer,
 		ErrorLog:          slog.NewLogLogger(cfg.Log.Handler(), slog.LevelWarn),
 	}
+	s.http.RegisterOnShutdown(end)
 	return s
 }
 

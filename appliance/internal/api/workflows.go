@@ -75,7 +75,7 @@ func (s *Server) resume(r *http.Request) (any, error) {
 	return s.show(r, op)
 }
 
-// cancel answers when the workflow is over. The order stands also when the client does not wait for that.
+// cancel answers when the workflow is over, or when the server ends. The order stands also when nobody waits for that.
 func (s *Server) cancel(r *http.Request) (any, error) {
 	const op = "cancel"
 	name := r.PathValue("name")
@@ -88,8 +88,9 @@ func (s *Server) cancel(r *http.Request) (any, error) {
 	}
 	ctx, stop := context.WithTimeout(r.Context(), cancelTimeout)
 	defer stop()
+	defer context.AfterFunc(s.ending, stop)()
 	err = s.cfg.Workflows.Cancel(ctx, name, by(r), why)
-	if err != nil && !errors.Is(err, context.DeadlineExceeded) {
+	if err != nil && !errors.Is(err, context.DeadlineExceeded) && s.ending.Err() == nil {
 		return nil, workflowFault(op, name, err)
 	}
 	return s.show(r, op)

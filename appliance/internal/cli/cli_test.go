@@ -9,6 +9,7 @@ import (
 	"os/exec"
 	"os/signal"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"syscall"
 	"testing"
@@ -45,6 +46,7 @@ func TestMain(m *testing.M) {
 //	crash              SIGKILL
 //	packimage DIR FILL write an image as `imagebuild pack` does
 //	exits CODE CMD …   run a command and hold its exit code
+//	until RE CMD …     run a command again and again until its output matches
 func TestScripts(t *testing.T) {
 	testscript.Run(t, testscript.Params{
 		Dir: "testdata/script",
@@ -55,7 +57,7 @@ func TestScripts(t *testing.T) {
 			return os.WriteFile(filepath.Join(env.WorkDir, "config.toml"), []byte(config), 0o644)
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
-			"serve": cmdServe, "end": cmdEnd, "crash": cmdCrash, "packimage": cmdPackImage, "exits": cmdExits,
+			"serve": cmdServe, "end": cmdEnd, "crash": cmdCrash, "packimage": cmdPackImage, "exits": cmdExits, "until": cmdUntil,
 		},
 	})
 }
@@ -179,6 +181,27 @@ func cmdExits(ts *testscript.TestScript, neg bool, args []string) {
 	}
 	if want := args[0]; fmt.Sprint(got) != want {
 		ts.Fatalf("%v: got exit code %d, want %s", args[1:], got, want)
+	}
+}
+
+// cmdUntil waits on a state with a bound; the last run's output is there to be matched.
+func cmdUntil(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) < 2 {
+		ts.Fatalf("usage: until RE CMD [ARG…]")
+	}
+	re, end := regexp.MustCompile("(?m)"+args[0]), time.After(patience)
+	tick := time.NewTicker(50 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		ts.Check(ts.Exec(args[1], args[2:]...))
+		if re.MatchString(ts.ReadFile("stdout")) {
+			return
+		}
+		select {
+		case <-tick.C:
+		case <-end:
+			ts.Fatalf("%v: no %q within %v", args[1:], args[0], patience)
+		}
 	}
 }
 
