@@ -8,5 +8,6 @@ func All() []Scenario {
 		floodScenario(),
 		ambiguousDiskScenario(), tamperedImageScenario(),
 		hostileScenario(),
+		wrongDiskScenario(), tooLargeImageScenario(), twoMachinesScenario(),
 	}
 }
