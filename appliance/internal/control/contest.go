@@ -13,8 +13,11 @@ import (
 // twoMachines is what to do when two machines claimed one boot.
 const twoMachines = "find out which other machine is on the boot segment with this machine's addresses, and take it away; then begin again with firstlight provision, which wipes the disks and makes new keys and a new secret"
 
-// kindScriptRefused is the site's event that a boot script was asked for and not given.
-const kindScriptRefused = "boot.script.refused"
+// The site's events that a boot script, or a file that was made for one boot, was asked for and not given.
+const (
+	kindScriptRefused = "boot.script.refused"
+	kindFileRefused   = "boot.file.refused"
+)
 
 // contest takes back what the first of two claimants of one boot got, since nobody can say which of them was the machine: its
 // certificate opens no session any more, the one that it has ends, and so with the node that came by this deploy's join secret; the
@@ -53,7 +56,7 @@ func (c *Control) voidSecret(ctx context.Context, run *fleet.Run, cause string) 
 
 var errNoSecret = errors.New("the workflow has no join secret")
 
-// refetched judges that a boot script was asked for whose lease was consumed: either another machine joined with it, or the machine
+// refetched judges that a boot script, or a file of its boot, was asked for whose lease was consumed: either another machine joined with it, or the machine
 // started over. Both end the workflow (the executor does that with the event), and what joined is not trusted any more.
 func (c *Control) refetched(ctx context.Context, e *fleet.Event) error {
 	run, _, err := c.cfg.Fleet.Run(ctx, e.Workflow)
@@ -70,7 +73,7 @@ func (c *Control) refetched(ctx context.Context, e *fleet.Event) error {
 	if err != nil {
 		return err
 	}
-	cause := fmt.Sprintf("machine %s asked for its boot script again, from %s, after a machine had joined with it at %s: either another machine joined in its place, or it started over",
+	cause := fmt.Sprintf("machine %s asked for its boot script or a file of its boot again, from %s, after a machine had joined with it at %s: either another machine joined in its place, or it started over",
 		run.Machine, orNone(e.Fields["client"]), lease.Consumed)
 	c.contest(ctx, run, lease.KeyID, cause)
 	return c.alarm(ctx, run.Machine, run.ID, cause)

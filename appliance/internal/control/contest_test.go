@@ -34,7 +34,7 @@ var stolen = map[string]struct {
 // secret but that one ever left.
 func TestStolenScript(t *testing.T) {
 	for stage, c := range stolen {
-		for _, how := range []string{"joins", "asks for its script"} {
+		for _, how := range []string{"joins", "asks for its script", "asks for a file of its boot"} {
 			t.Run(stage+" the machine "+how, func(t *testing.T) {
 				bubble(t, func(t *testing.T, r *rig) {
 					evidence := r.assertion
@@ -50,7 +50,7 @@ func TestStolenScript(t *testing.T) {
 						r.refused(err, "was consumed already")
 					} else {
 						step = c.asked
-						r.events("boot.script.refused")
+						r.events(map[string]string{"asks for its script": "boot.script.refused", "asks for a file of its boot": "boot.file.refused"}[how])
 					}
 					m := r.show("m1")
 					if m.State != fleet.MachineFailed || m.Failure == nil || m.Failure.Step != step || !strings.Contains(m.Failure.Next, "machine") {

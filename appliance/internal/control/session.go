@@ -238,7 +238,7 @@ func (c *Control) event(ctx context.Context, p gatewayserver.Peer, own *fleet.Re
 			e.Workflow = m.Workflow
 		}
 	}
-	if e.Workflow != "" && e.Kind == kindScriptRefused {
+	if e.Workflow != "" && (e.Kind == kindScriptRefused || e.Kind == kindFileRefused) {
 		if err := c.refetched(ctx, &e); err != nil {
 			return err
 		}

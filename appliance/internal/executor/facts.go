@@ -116,6 +116,7 @@ const (
 	kindTFTPFail   = "boot.tftp.failed"
 	kindScript     = "boot.script.served"
 	kindScriptDeny = "boot.script.refused"
+	kindFileDeny   = "boot.file.refused"
 	kindFile       = "boot.file.served"
 	kindReport     = "boot.report"
 )

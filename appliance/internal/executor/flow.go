@@ -134,6 +134,11 @@ func (f *flow) site(e SiteEvent) {
 			"see that the boot file is in the site's firmware directory and readable")
 	case kindScriptDeny:
 		f.scriptRefused(orText(why, e.Text))
+	case kindFileDeny:
+		// Before anybody joined it is somebody at another address who asked, and the machine goes on.
+		if f.run.RAMDiskKeyID != "" {
+			f.scriptRefused(orText(why, e.Text))
+		}
 	case kindReport:
 		f.machineSays(orText(e.Fields["text"], e.Text))
 	}
