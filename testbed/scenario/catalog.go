@@ -9,5 +9,6 @@ func All() []Scenario {
 		ambiguousDiskScenario(), tamperedImageScenario(),
 		hostileScenario(),
 		wrongDiskScenario(), tooLargeImageScenario(), twoMachinesScenario(),
+		truncatedImageScenario(), http503Scenario(), duplicateUUIDScenario(),
 	}
 }
