@@ -48,7 +48,10 @@ bin/tools/staticcheck: testbed/tools/go.mod
 proto: setup ## generate Go from gateway-client/proto
 	@bash gateway-client/proto/generate.sh
 
+vectors: setup ## sign the envelope test vectors anew, by a program that is not ours
+	@python3 gateway-client/envelope/testdata/make.py
+
 clean: ## remove bin/
 	rm -rf bin
 
-.PHONY: help setup build test test-all test-short fuzz lint proto clean
+.PHONY: help setup build test test-all test-short fuzz lint proto vectors clean

@@ -17,7 +17,8 @@ packages=(
   dnsmasq-base iproute2                         # the segment: a site's own DHCP server, namespaces
   e2fsprogs dosfstools mtools gdisk zstd        # the demo image, and independent readers of it
   systemd-boot-efi busybox-static               # boot loader and user land of the demo image
-  openssl                                       # independent test vectors
+  grub-common grub-pc-bin                       # its boot loader where the firmware is a BIOS
+  openssl python3-cryptography                  # independent test vectors
 )
 missing=()
 for p in "${packages[@]}"; do

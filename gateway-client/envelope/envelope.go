@@ -30,18 +30,23 @@ import (
 // Purpose separates what one key may be made to say in one place from every other place.
 type Purpose string
 
-// The purposes of the specification; ImageManifest is ours (gateway-client/README.md, decisions).
+// The purposes of the specification (agent protocol, "Signed envelopes"), each with its signer and its parts; ImageManifest is ours
+// (gateway-client/README.md, decisions). Strings are UTF-8, an absent one is an empty part; sha256 is the digest's 32 bytes.
 const (
-	Command            Purpose = "command"
-	DesiredState       Purpose = "desired-state"
-	JoinResponse       Purpose = "join-response"
-	TrustBundle        Purpose = "trust-bundle"
-	AttestedReport     Purpose = "attested-report"
-	CommandUpdate      Purpose = "command-update"
-	SecretRequest      Purpose = "secret-request"
-	RenewPoP           Purpose = "renew-pop"
-	DiscoveryAssertion Purpose = "discovery-assertion"
-	ImageManifest      Purpose = "image-manifest"
+	Command            Purpose = "command"             // worker key: Command.body
+	DesiredState       Purpose = "desired-state"       // worker key: DesiredState.body
+	JoinResponse       Purpose = "join-response"       // JoinService key: JoinResponse.body
+	TrustBundle        Purpose = "trust-bundle"        // JoinService key: SignedTrustBundle.body
+	AttestedReport     Purpose = "attested-report"     // node key: AttestedReport.body
+	CommandUpdate      Purpose = "command-update"      // node key: command_id, uint32_be(state), sha256(result)
+	SecretRequest      Purpose = "secret-request"      // node key: request_id, ref, workflow_id, step_id, allocation_id, epk
+	WorkloadToken      Purpose = "workload-token"      // node key: request_id, instance_id, audience, epk
+	RenewPoP           Purpose = "renew-pop"           // current node key: sha256(csr), node_id, client_time
+	X509PoP            Purpose = "x509pop"             // node key, its certificate may have expired: sha256(csr), node_id, client_time
+	DiscoveryAssertion Purpose = "discovery-assertion" // site agent's node key: SignedDiscoveryAssertion.body
+	BatchApproval      Purpose = "batch-approval"      // approver key: batch_id, scope_root, uint32_be(scope_size), timestamp(not_after), trust_domain
+	ApproverSet        Purpose = "approver-set"        // current approver key: uint64_be(approver_set_epoch), sha256(approverSetInput), trust_domain
+	ImageManifest      Purpose = "image-manifest"      // image signer's key: SignedImageManifest.body
 )
 
 // MaxChain bounds how many certificates a signature may carry.

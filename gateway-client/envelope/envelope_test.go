@@ -9,6 +9,7 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"errors"
+	"maps"
 	"os"
 	"strings"
 	"testing"
@@ -31,15 +32,48 @@ func (b *blob) UnmarshalText(t []byte) (err error) {
 type vectors struct {
 	Root    blob
 	Within  time.Time
-	Vectors []struct {
-		Purpose     Purpose
-		Parts       []blob
-		InputSHA256 blob `json:"input_sha256"`
-		Key         blob
-		Kid         string
-		Signature   blob
-		Chain       []blob
+	Vectors []vector
+}
+
+type vector struct {
+	Purpose     Purpose
+	Parts       []blob
+	InputSHA256 blob `json:"input_sha256"`
+	Key         blob
+	Kid         string
+	Signature   blob
+	Chain       []blob
+	// Refused are the good one with one thing changed.
+	Refused []struct {
+		Change    string
+		Parts     []blob
+		Signature blob
 	}
+}
+
+// sig is the signature value as it travels with the vector's key.
+func (v vector) sig(value blob) *commonv1.Signature {
+	sig := &commonv1.Signature{Value: value, Kid: v.Kid}
+	for _, c := range v.Chain {
+		sig.Chain = append(sig.Chain, c)
+	}
+	return sig
+}
+
+func (v vector) key(tb testing.TB) *ecdsa.PublicKey {
+	tb.Helper()
+	k, err := x509.ParsePKIXPublicKey(v.Key)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return k.(*ecdsa.PublicKey)
+}
+
+func slice(bs []blob) (out [][]byte) {
+	for _, b := range bs {
+		out = append(out, b)
+	}
+	return out
 }
 
 func load(tb testing.TB) vectors {
@@ -63,25 +97,13 @@ func TestVectors_ofAnotherProgram(t *testing.T) {
 		t.Fatal(err)
 	}
 	for i, v := range all.Vectors {
-		var parts [][]byte
-		for _, p := range v.Parts {
-			parts = append(parts, p)
-		}
+		parts, key, sig := slice(v.Parts), v.key(t), v.sig(v.Signature)
 		sum := sha256.Sum256(Input(v.Purpose, parts...))
 		if string(sum[:]) != string(v.InputSHA256) {
 			t.Errorf("vector %d: got input %x, want %x", i, sum, []byte(v.InputSHA256))
 		}
-		any, err := x509.ParsePKIXPublicKey(v.Key)
-		if err != nil {
-			t.Fatal(err)
-		}
-		key := any.(*ecdsa.PublicKey)
 		if kid, err := KeyID(key); err != nil || kid != v.Kid {
 			t.Errorf("vector %d: got kid %q, %v, want %q", i, kid, err, v.Kid)
-		}
-		sig := &commonv1.Signature{Value: v.Signature, Kid: v.Kid}
-		for _, c := range v.Chain {
-			sig.Chain = append(sig.Chain, c)
 		}
 		if err := VerifyKey(key, sig, v.Purpose, parts...); err != nil {
 			t.Errorf("vector %d: %v", i, err)
@@ -103,6 +125,50 @@ func TestVectors_ofAnotherProgram(t *testing.T) {
 				t.Errorf("vector %d %s its certificate's life: got %v, want ErrUntrusted", i, name, err)
 			}
 		}
+	}
+}
+
+// TestVectors_refused: each good signature with one thing changed verifies neither under its key nor by its chain.
+func TestVectors_refused(t *testing.T) {
+	t.Parallel()
+	all := load(t)
+	roots, err := ParseRoots([][]byte{all.Root})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, v := range all.Vectors {
+		changes := map[string]bool{}
+		for _, r := range v.Refused {
+			changes[r.Change] = true
+			if err := VerifyKey(v.key(t), v.sig(r.Signature), v.Purpose, slice(r.Parts)...); !errors.Is(err, ErrSignature) {
+				t.Errorf("vector %d, %s, with another %s: got %v, want ErrSignature", i, v.Purpose, r.Change, err)
+			}
+			if len(v.Chain) == 0 {
+				continue
+			}
+			if _, err := roots.Verify(all.Within, v.sig(r.Signature), v.Purpose, slice(r.Parts)...); !errors.Is(err, ErrSignature) {
+				t.Errorf("vector %d, %s, with another %s, by its chain: got %v, want ErrSignature", i, v.Purpose, r.Change, err)
+			}
+		}
+		for _, want := range []string{"bit", "purpose", "order", "length"} {
+			if !changes[want] {
+				t.Errorf("vector %d, %s: got no refused signature with another %s", i, v.Purpose, want)
+			}
+		}
+	}
+}
+
+// TestVectors_everyPurpose: the vectors have every purpose with as many parts as its documentation lists, and no other purpose.
+func TestVectors_everyPurpose(t *testing.T) {
+	t.Parallel()
+	want := map[Purpose]int{Command: 1, DesiredState: 1, JoinResponse: 1, TrustBundle: 1, AttestedReport: 1, CommandUpdate: 3, SecretRequest: 6,
+		WorkloadToken: 4, RenewPoP: 3, X509PoP: 3, DiscoveryAssertion: 1, BatchApproval: 5, ApproverSet: 3, ImageManifest: 1}
+	got := map[Purpose]int{}
+	for _, v := range load(t).Vectors {
+		got[v.Purpose] = len(v.Parts)
+	}
+	if !maps.Equal(got, want) {
+		t.Errorf("got purposes %v, want %v", got, want)
 	}
 }
 
@@ -219,19 +285,16 @@ func FuzzVerify(f *testing.F) {
 	if err != nil {
 		f.Fatal(err)
 	}
+	known := map[string]bool{}
 	for _, x := range v.Vectors {
 		var chain []byte
 		if len(x.Chain) > 0 {
 			chain = x.Chain[0]
 		}
-		var part []byte
-		if len(x.Parts) > 0 {
-			part = x.Parts[0]
+		f.Add([]byte(x.Signature), x.Kid, chain, string(x.Purpose), []byte(x.Parts[0]))
+		for _, r := range x.Refused {
+			f.Add([]byte(r.Signature), x.Kid, chain, string(x.Purpose), []byte(r.Parts[0]))
 		}
-		f.Add([]byte(x.Signature), x.Kid, chain, string(x.Purpose), part)
-	}
-	known := map[string]bool{}
-	for _, x := range v.Vectors {
 		if len(x.Parts) == 1 && len(x.Chain) == 1 {
 			known[string(x.Purpose)+"\x00"+string(x.Parts[0])] = true
 		}
