@@ -10,5 +10,6 @@ func All() []Scenario {
 		hostileScenario(),
 		wrongDiskScenario(), tooLargeImageScenario(), twoMachinesScenario(),
 		truncatedImageScenario(), http503Scenario(), duplicateUUIDScenario(),
+		stolenScriptScenario(),
 	}
 }
