@@ -62,6 +62,7 @@ func New(tb testing.TB, parts []Part, block, each int64, spoil func(raw []byte))
 	for _, off := range []int{64 << 10, 300 << 10, 700 << 10} {
 		r.Read(img.Raw[off : off+5000])
 	}
+	r.Read(img.Raw[:440]) // the boot code of a BIOS
 	for i, p := range parts {
 		img.Manifest.Partitions = append(img.Manifest.Partitions, manifest.Partition{Number: i + 1, Label: p.Name, TypeGUID: p.Type, UUID: gpttest.GUID(i + 1),
 			Start: p.First, Size: p.End - p.First, Role: p.Role})
