@@ -11,5 +11,6 @@ func All() []Scenario {
 		wrongDiskScenario(), tooLargeImageScenario(), twoMachinesScenario(),
 		truncatedImageScenario(), http503Scenario(), duplicateUUIDScenario(),
 		stolenScriptScenario(),
+		cancelScenario(),
 	}
 }
