@@ -144,18 +144,26 @@ func (s Segment) gateway(t *Trace) Check {
 	return Fail(name, "no ClientHello to %s", s.Gateway)
 }
 
-// Silence checks that from that time on the machine's firmware asked for a network boot and our proxy did not answer.
+// Silence checks that from that time on the machine's firmware asked for a network boot and got nothing that boots it: no answer
+// of our proxy at all, but for an iPXE, which may be told why there is nothing.
 func (s Segment) Silence(t *Trace, from time.Time) []Check {
-	const asked, silent = "power cycle: firmware asks the network first", "power cycle: proxy stays silent"
-	asks := 0
+	const asked, silent = "power cycle: firmware asks the network first", "power cycle: nothing to install is offered"
+	asks, fromIPXE := 0, 0
 	for _, m := range t.DHCP {
 		if m.Type == "DISCOVER" && bytes.Equal(m.Client, s.Machine) && strings.HasPrefix(m.Class, "PXEClient") && within(m.Time, from, time.Time{}) {
 			asks++
+			if m.IPXE {
+				fromIPXE++
+			}
 		}
 	}
 	out := []Check{Of(asked, asks > 0, "%d network boot requests of %s after the power cycle", asks, s.Machine)}
-	if answers := s.Offers(t, from, time.Time{}); len(answers) > 0 {
-		return append(out, Fail(silent, "%d answers, the first one %s with file %q", len(answers), answers[0].Type, answers[0].File))
+	answers := 0
+	for _, m := range s.Offers(t, from, time.Time{}) {
+		if fromIPXE == 0 || path.Base(m.File) != scriptName {
+			return append(out, Fail(silent, "%s with file %q", m.Type, m.File))
+		}
+		answers++
 	}
 	served := 0
 	for _, x := range t.TFTP {
@@ -164,11 +172,12 @@ func (s Segment) Silence(t *Trace, from time.Time) []Check {
 		}
 	}
 	for _, h := range t.HTTP {
-		if within(h.Time, from, time.Time{}) && strings.HasPrefix(h.Path, "/b/") {
+		told := fromIPXE > 0 && path.Base(h.Path) == scriptName
+		if within(h.Time, from, time.Time{}) && !told && (strings.HasPrefix(h.Path, "/b/") || strings.HasPrefix(h.Path, "/f/")) {
 			served++
 		}
 	}
-	return append(out, Of(silent, served == 0, "no answer to %s, %d boot files asked for", s.Machine, served))
+	return append(out, Of(silent, served == 0, "%d boot files asked for by %s; its iPXE was pointed to the reason %d times", served, s.Machine, answers))
 }
 
 // Unanswered checks that the machine's firmware asked for a network boot and that our services gave it nothing.

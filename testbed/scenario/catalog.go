@@ -12,5 +12,6 @@ func All() []Scenario {
 		truncatedImageScenario(), http503Scenario(), duplicateUUIDScenario(),
 		stolenScriptScenario(),
 		cancelScenario(),
+		undionlyScenario(),
 	}
 }
