@@ -3,15 +3,11 @@ package scenario
 // All lists the scenarios.
 func All() []Scenario {
 	return []Scenario{
-		provisionScenario(), clockScenario("clock-past", 2000), clockScenario("clock-future", 2090),
+		provisionScenario(), clockScenario("clock-past", 2000), clockScenario("clock-future", 2090), undionlyScenario(),
 		refuseScenario(), discoverScenario(),
-		floodScenario(),
-		ambiguousDiskScenario(), tamperedImageScenario(),
-		hostileScenario(),
-		wrongDiskScenario(), tooLargeImageScenario(), twoMachinesScenario(),
-		truncatedImageScenario(), http503Scenario(), duplicateUUIDScenario(),
-		stolenScriptScenario(),
-		cancelScenario(),
-		undionlyScenario(),
+		wrongDiskScenario(), ambiguousDiskScenario(),
+		tamperedImageScenario(), truncatedImageScenario(), tooLargeImageScenario(), http503Scenario(),
+		twoMachinesScenario(), duplicateUUIDScenario(),
+		floodScenario(), hostileScenario(), stolenScriptScenario(), cancelScenario(),
 	}
 }
