@@ -196,6 +196,7 @@ func FuzzDecode(f *testing.F) {
 	}
 	f.Add(body)
 	f.Add(vector(f, "body.json"))
+	f.Add(vector(f, "demo.json"))
 	f.Add([]byte(`{"version":1,"name":"z","raw_size":512,"chunk_size":4096,"chunks":[],"partitions":[],"inputs":[]}`))
 	f.Add([]byte(`{"version":1}`))
 	f.Fuzz(func(t *testing.T, b []byte) {

@@ -22,7 +22,7 @@ import (
 var now = time.Date(2027, 1, 2, 3, 4, 5, 0, time.UTC)
 
 // signer returns a key that may sign for the purpose, and the roots under which it is trusted.
-func signer(t *testing.T, purpose envelope.Purpose) (envelope.Signer, envelope.Roots) {
+func signer(t testing.TB, purpose envelope.Purpose) (envelope.Signer, envelope.Roots) {
 	t.Helper()
 	certificate := func(serial int64, ca bool, uris []*url.URL, parent *x509.Certificate, parentKey *ecdsa.PrivateKey) (*x509.Certificate, *ecdsa.PrivateKey) {
 		key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -134,6 +134,18 @@ func TestVectors(t *testing.T) {
 	}
 }
 
+// TestRealImage reads the manifest that imagebuild pack wrote for a demo system.
+func TestRealImage(t *testing.T) {
+	t.Parallel()
+	m, err := manifest.Decode(vector(t, "demo.json"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if p, ok := m.Partition(manifest.RoleConfig); !ok || p.Number != 2 || len(m.Partitions) != 4 || m.DataSize() == 0 || len(m.Inputs) < 10 {
+		t.Errorf("got %d partitions, %d bytes of data, %d inputs, configuration partition %+v", len(m.Partitions), m.DataSize(), len(m.Inputs), p)
+	}
+}
+
 func FuzzOpen(f *testing.F) {
 	signed := vector(f, "signed.binpb")
 	block, _ := pem.Decode(vector(f, "root.pem"))
@@ -144,6 +156,12 @@ func FuzzOpen(f *testing.F) {
 	roots, at := envelope.Roots{Certs: []*x509.Certificate{root}}, root.NotBefore.AddDate(1, 0, 0)
 	f.Add(signed)
 	f.Add(signed[:len(signed)/2])
+	stranger, _ := signer(f, envelope.ImageManifest)
+	demo, err := manifest.Sign(vector(f, "demo.json"), stranger)
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Add(demo)
 	f.Fuzz(func(t *testing.T, b []byte) {
 		m, err := manifest.Open(b, roots, at)
 		if err == nil && m.Name != "vector-1" {
