@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -16,6 +17,7 @@ import (
 const (
 	DefaultBusybox    = "/bin/busybox"
 	DefaultBootloader = "/usr/lib/systemd/boot/efi/systemd-bootx64.efi"
+	DefaultGRUB       = "/usr/lib/grub/i386-pc"
 )
 
 // InputsSuffix is appended to a raw image's name to name the list of its inputs.
@@ -27,8 +29,8 @@ type OSConfig struct {
 	Agent string
 	// KernelDir is an unpacked Debian linux-image package.
 	KernelDir string
-	// Busybox and Bootloader are paths; empty means Debian's.
-	Busybox, Bootloader string
+	// Busybox, Bootloader (systemd-boot's EFI binary) and GRUB (the directory of its modules for BIOS) are paths; empty means Debian's.
+	Busybox, Bootloader, GRUB string
 	// Nonce is printed by the running system on its console; 1 to 64 letters, digits, '.', '_' or '-'.
 	Nonce string
 	// Out is the raw image; Out+InputsSuffix is the list of its inputs.
@@ -58,6 +60,9 @@ func OS(ctx context.Context, c OSConfig) (*OSResult, error) {
 	if c.Bootloader == "" {
 		c.Bootloader = DefaultBootloader
 	}
+	if c.GRUB == "" {
+		c.GRUB = DefaultGRUB
+	}
 	in := osimage.Config{Nonce: c.Nonce, Step: func(what string) { c.Progress.say(what, 0, 0) }}
 	var err error
 	if in.Agent, err = readProgram("machine agent", c.Agent, agentHint); err != nil {
@@ -69,10 +74,13 @@ func OS(ctx context.Context, c OSConfig) (*OSResult, error) {
 	if in.Bootloader, err = readFile("boot loader", c.Bootloader, "install the package systemd-boot-efi (make setup does)"); err != nil {
 		return nil, err
 	}
-	if in.Mke2fs, err = findMke2fs(); err != nil {
+	if in.Mke2fs, err = findProgram("mke2fs", "e2fsprogs"); err != nil {
 		return nil, err
 	}
 	if in.Kernel, err = openKernel(c.KernelDir); err != nil {
+		return nil, err
+	}
+	if in.BIOS, err = makeBIOS(ctx, c.GRUB); err != nil {
 		return nil, err
 	}
 	r, err := buildOS(ctx, in, c.Out)
@@ -115,12 +123,29 @@ func buildOS(ctx context.Context, in osimage.Config, out string) (*osimage.Resul
 	return r, os.Rename(img.Name(), out)
 }
 
-// findMke2fs also looks where Debian keeps it out of a user's PATH.
-func findMke2fs() (string, error) {
-	for _, name := range []string{"mke2fs", "/usr/sbin/mke2fs", "/sbin/mke2fs"} {
-		if p, err := exec.LookPath(name); err == nil {
+// makeBIOS makes GRUB for BIOS machines from the modules in dir.
+func makeBIOS(ctx context.Context, dir string) (*osimage.BIOS, error) {
+	if _, err := os.Stat(filepath.Join(dir, "boot.img")); errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("boot loader for BIOS machines: %s has no boot.img; install the package grub-pc-bin (make setup does)", dir)
+	}
+	mkimage, err := findProgram("grub-mkimage", "grub-common")
+	if err != nil {
+		return nil, err
+	}
+	work, err := os.MkdirTemp("", "imagebuild-*")
+	if err != nil {
+		return nil, err
+	}
+	defer os.RemoveAll(work)
+	return osimage.MakeBIOS(ctx, mkimage, dir, work)
+}
+
+// findProgram also looks where Debian keeps programs out of a user's PATH. pkg is the package that has it.
+func findProgram(name, pkg string) (string, error) {
+	for _, n := range []string{name, "/usr/sbin/" + name, "/sbin/" + name} {
+		if p, err := exec.LookPath(n); err == nil {
 			return p, nil
 		}
 	}
-	return "", errors.New("mke2fs is missing; install the package e2fsprogs (make setup does)")
+	return "", fmt.Errorf("%s is missing; install the package %s (make setup does)", name, pkg)
 }

@@ -33,6 +33,7 @@ type osCommand struct {
 	Out        string `required:"" placeholder:"FILE" help:"The raw image; FILE.inputs.json lists its inputs."`
 	Busybox    string `placeholder:"FILE" help:"Static busybox (${busybox})."`
 	Bootloader string `placeholder:"FILE" help:"systemd-boot's EFI binary (${bootloader})."`
+	GRUB       string `name:"grub" placeholder:"DIR" help:"GRUB's modules for BIOS machines (${grub})."`
 	JSON       bool   `name:"json" help:"Print the result as JSON."`
 }
 
@@ -50,7 +51,7 @@ func run(ctx context.Context, args []string, _ io.Reader, stdout, stderr io.Writ
 	ended := false // by --help
 	parser, err := kong.New(&c, kong.Name("imagebuild"), kong.Description("Makes RAM disks and disk images for Firstlight."),
 		kong.Writers(stdout, stderr), kong.Exit(func(int) { ended = true }),
-		kong.Vars{"busybox": imagebuild.DefaultBusybox, "bootloader": imagebuild.DefaultBootloader})
+		kong.Vars{"busybox": imagebuild.DefaultBusybox, "bootloader": imagebuild.DefaultBootloader, "grub": imagebuild.DefaultGRUB})
 	if err != nil {
 		return err
 	}
@@ -83,7 +84,7 @@ func (c ramdiskCommand) run(ctx context.Context, stdout io.Writer, p *printer) e
 
 func (c osCommand) run(ctx context.Context, stdout io.Writer, p *printer) error {
 	r, err := imagebuild.OS(ctx, imagebuild.OSConfig{Agent: c.Agent, KernelDir: c.KernelDir, Nonce: c.Nonce, Out: c.Out,
-		Busybox: c.Busybox, Bootloader: c.Bootloader, Progress: p.progress})
+		Busybox: c.Busybox, Bootloader: c.Bootloader, GRUB: c.GRUB, Progress: p.progress})
 	if err != nil {
 		return err
 	}

@@ -1,5 +1,6 @@
 // Package osimage builds the small demo system that a machine can be given: a GPT disk image with an EFI system partition
-// (systemd-boot, a kernel, its initial RAM disk), an empty configuration partition and an ext4 root with busybox and the node agent.
+// (systemd-boot, a kernel, its initial RAM disk), an empty configuration partition, an ext4 root with busybox and the node agent, and
+// GRUB for machines with BIOS firmware, which starts what the EFI system partition's loader entry says.
 //
 // It is for imagebuild only. Nothing is mounted and no device is touched: partition table and FAT come from go-diskfs, the root
 // file system from mke2fs -d. The image differs from build to build in no file and no identifier when its inputs are the same; the
@@ -26,6 +27,8 @@ type Config struct {
 	Kernel *kmod.Kernel
 	// Agent, Busybox and Bootloader are static programs and systemd-boot's EFI binary.
 	Agent, Busybox, Bootloader []byte
+	// BIOS is GRUB, from MakeBIOS.
+	BIOS *BIOS
 	// Nonce is what the running system prints on its console, so that an observer knows it for this image. No secret.
 	Nonce string
 	// Mke2fs is the path of the program.
@@ -79,7 +82,15 @@ func Build(ctx context.Context, c Config, img *os.File) (*Result, error) {
 	if err := parttable.Write(img, layout.Size, layout.DiskGUID, layout.Partitions); err != nil {
 		return nil, err
 	}
+	step("write boot code for BIOS machines")
+	if err := writeBIOS(img, layout.BIOS(), c.BIOS); err != nil {
+		return nil, err
+	}
 	step("write EFI system partition")
+	entry := loaderEntry(c.Kernel.Release, layout.Root().UUID)
+	if err := checkEntry(entry); err != nil {
+		return nil, err
+	}
 	var initrd bytes.Buffer
 	if err := p.initrd.Compress(&initrd); err != nil {
 		return nil, err
@@ -87,7 +98,7 @@ func Build(ctx context.Context, c Config, img *os.File) (*Result, error) {
 	if err := writeESP(img, layout.Partitions[0], []espFile{
 		{efiFile, c.Bootloader},
 		{loaderFile, []byte(loaderConf)},
-		{entryFile, []byte(loaderEntry(c.Kernel.Release, layout.Root().UUID))},
+		{entryFile, []byte(entry)},
 		{kernelFile, p.kernel},
 		{initrdFile, initrd.Bytes()},
 	}); err != nil {

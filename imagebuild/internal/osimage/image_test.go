@@ -26,7 +26,7 @@ func config(t *testing.T, nonce string) Config {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return Config{Kernel: k, Agent: []byte("agent"), Busybox: []byte("busybox"), Bootloader: []byte("loader"), Nonce: nonce, Work: t.TempDir()}
+	return Config{Kernel: k, Agent: []byte("agent"), Busybox: []byte("busybox"), Bootloader: []byte("loader"), BIOS: fakeBIOS(), Nonce: nonce, Work: t.TempDir()}
 }
 
 // build makes a whole image from a small kernel package.
@@ -169,7 +169,7 @@ func TestInputsAndIdentifiers(t *testing.T) {
 	for _, in := range a.inputs {
 		names = append(names, in.Name)
 	}
-	for _, want := range []string{"busybox", "machine-agent", "systemd-boot", "kernel/boot/vmlinuz-" + kmodtest.Release, "kernel/modules/kernel/fs/ext4/ext4.ko", "demo/rcS"} {
+	for _, want := range []string{"busybox", "machine-agent", "systemd-boot", "grub/boot.img", "grub/core.img", "kernel/boot/vmlinuz-" + kmodtest.Release, "kernel/modules/kernel/fs/ext4/ext4.ko", "demo/rcS"} {
 		if !slices.Contains(names, want) {
 			t.Errorf("inputs: got %v, want %s among them", names, want)
 		}
@@ -200,7 +200,10 @@ func TestPlan(t *testing.T) {
 			t.Fatal(err)
 		}
 		end := int64(0)
-		for _, p := range l.Partitions {
+		if p := l.BIOS(); p.Start < 34*512 || p.Start+p.Size != l.Partitions[0].Start || p.Start%4096 != 0 || !guids.MatchString(p.UUID) {
+			t.Errorf("content %d: partition %+v: want it between the partition table and the first MiB", content, p)
+		}
+		for _, p := range l.Partitions[:3] {
 			if p.Start < end || p.Start%mib != 0 || !guids.MatchString(p.UUID) {
 				t.Errorf("content %d: partition %+v: want it on a MiB, behind %d, with a version 8 GUID", content, p, end)
 			}

@@ -22,6 +22,7 @@ const (
 	rootFree = 16 * mib // left on the root, its journal and inode tables counted
 	align    = mib      // every partition starts at a multiple
 	tailSize = mib      // behind the last partition: the backup partition table
+	biosAt   = 20 << 10 // GRUB's core image lies between the partition table and the first MiB, on a physical block of 4 KiB
 )
 
 // Layout is where everything lies in the image.
@@ -34,6 +35,9 @@ type Layout struct {
 
 // Root is the root partition.
 func (l Layout) Root() manifest.Partition { return l.Partitions[2] }
+
+// BIOS is the partition of GRUB's core image.
+func (l Layout) BIOS() manifest.Partition { return l.Partitions[3] }
 
 // plan decides the layout for a root file system with that much content, in bytes. The GUIDs follow from seed, so that the same
 // inputs give the same ones and other inputs other ones.
@@ -50,6 +54,8 @@ func plan(seed [32]byte, rootContent int64) (Layout, error) {
 		at += p.Size
 		l.Partitions = append(l.Partitions, p)
 	}
+	l.Partitions = append(l.Partitions, manifest.Partition{Number: 4, Label: parttable.LabelBIOS, TypeGUID: parttable.TypeBIOS,
+		UUID: guid(seed, "partition "+parttable.LabelBIOS), Start: biosAt, Size: align - biosAt})
 	l.Size = at + tailSize
 	if l.Size > MaxImage {
 		return Layout{}, fmt.Errorf("plan the image: %d MiB, at most %d MiB allowed: the root file system's content is %d MiB",

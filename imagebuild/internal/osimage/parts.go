@@ -49,6 +49,8 @@ func inputs(c Config, kernel []byte, sets ...*kmod.Set) []manifest.Input {
 		"busybox":                  c.Busybox,
 		"machine-agent":            c.Agent,
 		"systemd-boot":             c.Bootloader,
+		"grub/boot.img":            c.BIOS.Boot,
+		"grub/core.img":            c.BIOS.Core,
 	}
 	for _, s := range sets {
 		for _, m := range s.Modules {

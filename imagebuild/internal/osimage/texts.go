@@ -37,7 +37,8 @@ func commandLine(rootUUID string) string {
 	return "console=ttyS0 root=PARTUUID=" + rootUUID + " rw quiet panic=10"
 }
 
-// loaderEntry is a Boot Loader Specification type 1 entry. systemd-boot reads it, and so does whoever enters the system by kexec.
+// loaderEntry is a Boot Loader Specification type 1 entry, the one place that says what is started. systemd-boot reads it, GRUB runs
+// it (grub.cfg), and so does whoever enters the system by kexec read it.
 func loaderEntry(release, rootUUID string) string {
 	var b strings.Builder
 	for _, l := range [][2]string{

@@ -27,6 +27,7 @@ func TestGoldens(t *testing.T) {
 		"network":         string(script("network")),
 		"agent":           string(script("agent")),
 		"udhcpc.script":   string(script("udhcpc.script")),
+		"grub.cfg":        string(script("grub.cfg")),
 	} {
 		golden := filepath.Join("testdata", name+".golden")
 		if *update {

@@ -23,13 +23,15 @@ const (
 	TypeESP  = "c12a7328-f81f-11d2-ba4b-00a0c93ec93b"
 	TypeData = "ebd0a0a2-b9e5-4433-87c0-68b6b72699c7"
 	TypeRoot = "4f68bce3-e8cd-4db1-96e7-fbcaf984b709" // root of an x86-64 system
+	TypeBIOS = "21686148-6449-6e6f-744e-656564454649" // GRUB's core image, where the firmware is no UEFI (GRUB manual, BIOS installation)
 )
 
-// GPT names that give a partition its role.
+// GPT names. All but LabelBIOS give a partition its role.
 const (
 	LabelESP    = "firstlight-esp"
 	LabelConfig = "firstlight-config"
 	LabelRoot   = "firstlight-root"
+	LabelBIOS   = "firstlight-bios"
 )
 
 // ErrNone means that there is no valid GPT with 512-byte sectors.
