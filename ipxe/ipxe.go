@@ -77,16 +77,16 @@ func (b Boot) Script() ([]byte, error) {
 		return nil, fmt.Errorf("ipxe script: kernel command line of %d bytes, the most is %d", n, MaxCommandLine)
 	}
 	var s bytes.Buffer
-	fmt.Fprintf(&s, "#!ipxe\necho Firstlight: %s\nimgfree\n", banner)
+	fmt.Fprintf(&s, "#!ipxe\necho Firstlight: %s\n:again\nimgfree\n", banner)
 	fmt.Fprintf(&s, "set image %s\nkernel --name %s %s %s || goto failed\n", b.Kernel.Name, b.Kernel.Name, b.Kernel.URL, line)
 	for _, i := range b.Initrds {
 		fmt.Fprintf(&s, "set image %s\ninitrd --name %s %s || goto failed\n", i.Name, i.Name, i.URL)
 	}
-	fmt.Fprintf(&s, "set image %s\nboot || goto failed\n:failed\necho Firstlight: ${image} failed, back to the firmware in %d seconds\n", start, failurePause)
+	fmt.Fprintf(&s, "set image %s\nboot || goto failed\n:failed\ninc tries\niseq ${tries} %d || goto retry\necho Firstlight: ${image} failed, back to the firmware in %d seconds\n", start, maxTries, failurePause)
 	if b.FailURL != "" {
 		fmt.Fprintf(&s, "imgfetch --name report %s/${image} ||\n", b.FailURL)
 	}
-	fmt.Fprintf(&s, "sleep %d\nexit 1\n", failurePause)
+	fmt.Fprintf(&s, "sleep %d\nexit 1\n:retry\necho Firstlight: ${image} failed, again in %d seconds\nsleep %d\ngoto again\n", failurePause, retryPause, retryPause)
 	return s.Bytes(), nil
 }
 
@@ -97,6 +97,12 @@ func Notice(text string) ([]byte, error) {
 	}
 	return fmt.Appendf(nil, "#!ipxe\necho Firstlight: %s\nsleep %d\nexit 1\n", text, failurePause), nil
 }
+
+// maxTries bounds how often a script tries to load its images; retryPause is how long it waits in between, in seconds.
+const (
+	maxTries   = 10
+	retryPause = 5
+)
 
 // start is the "image" of which the script speaks once all are loaded.
 const start = "start"

@@ -112,7 +112,7 @@ func TestIPXE02_TextCannotBecomeScript(t *testing.T) {
 		}
 		b := full()
 		b.Args = []string{c.text}
-		checkPassed(t, "argument 1", c.text, c.ok, b, func(cs []command) []string { return cs[3].words[8:] })
+		checkPassed(t, "argument 1", c.text, c.ok, b, func(cs []command) []string { return cs[4].words[8:] })
 	}
 	for field, b := range map[string]ipxe.Boot{
 		"kernel address":   {Kernel: ipxe.Image{Name: "k", URL: "http://a/ b"}},
@@ -254,7 +254,7 @@ func FuzzTextStaysText(f *testing.F) {
 		if !reflect.DeepEqual(names(got), want) {
 			t.Fatalf("got commands %v, want %v, script %q", names(got), want, s)
 		}
-		if w := strings.Join(got[3].words[8:], " "); w != arg && !strings.HasPrefix(arg, "console=") {
+		if w := strings.Join(got[4].words[8:], " "); w != arg && !strings.HasPrefix(arg, "console=") {
 			t.Fatalf("argument %q: iPXE sees %q", arg, w)
 		}
 	})
