@@ -18,7 +18,7 @@ setup: ## install what is missing: Debian packages, the kernel that guests boot
 build: setup ## bin/: firstlight, imagebuild, testbed, machine-agent (static), gpu-probe (dynamic)
 	@mkdir -p bin
 	$(STATIC) -o bin/machine-agent ./ramdisk/cmd/machine-agent
-	$(STATIC) -o bin/ ./appliance/cmd/firstlight ./imagebuild/cmd/imagebuild ./testbed/cmd/testbed
+	$(STATIC) -o bin/ ./appliance/cmd/firstlight ./imagebuild/cmd/imagebuild ./testbed/cmd/testbed ./testbed/cmd/crash-appliance
 	CGO_ENABLED=1 CGO_CFLAGS="-g -O2 -Wno-deprecated-declarations" $(GO) build -trimpath -ldflags='$(LDFLAGS)' -o bin/gpu-probe ./ramdisk/cmd/gpu-probe
 
 test: build lint ## unit tests and the core scenarios (root, QEMU), within 40 minutes on two cores
