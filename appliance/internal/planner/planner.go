@@ -128,7 +128,7 @@ func Plan(in Input) (fleet.Plan, error) {
 			}},
 		{Name: fleet.StepDeploy, Deadline: fleet.Duration(DeployDeadline),
 			For: fmt.Sprintf("the RAM disk to write image %q to the disk with serial %s and to read it back", in.Image.Name, m.DiskSerials[0]), Next: onMachine,
-			Remedy:   "see that the image is whole (firstlight image list) and that nothing between the appliance and the machine changes HTTP traffic; then begin again with firstlight provision, which wipes the disk first",
+			Remedy:   "if the message says that the disk is too small, use a larger disk or a smaller image; otherwise see that the image is whole (firstlight image list) and that nothing between the appliance and the machine changes HTTP traffic; then begin again with firstlight provision, which wipes the disk first",
 			Commands: []fleet.PlannedCommand{b.deploy()}},
 		{Name: fleet.StepKexec, Deadline: fleet.Duration(KexecDeadline),
 			For: "the RAM disk to load the installed system's kernel and to enter it", Next: onMachine,
