@@ -33,6 +33,8 @@ const (
 type Network struct {
 	ListenPacket func(network, addr string) (net.PacketConn, error)
 	Dial         func(ctx context.Context, network, addr string) (net.Conn, error)
+	// FloodDial dials from an address that is not the client's: the site bounds the connections of each address.
+	FloodDial func(ctx context.Context, network, addr string) (net.Conn, error)
 	// Site is the server's address.
 	Site string
 	// HTTP is its HTTP server's, with the port.

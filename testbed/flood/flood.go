@@ -198,7 +198,7 @@ func (cfg Config) junk(ctx context.Context, slots chan struct{}, data []byte) {
 	}
 	go func() {
 		defer func() { <-slots }()
-		c, err := cfg.Dial(ctx, "tcp", cfg.HTTP)
+		c, err := cfg.FloodDial(ctx, "tcp", cfg.HTTP)
 		if err != nil {
 			return
 		}
@@ -218,12 +218,20 @@ func (r *Result) Checks() []judge.Check {
 		judge.Of("packets were sent", r.Sent == Packets && len(r.Kinds) == len(kinds()), "%d packets: %v", r.Sent, r.Kinds),
 		judge.Of("packets reached the program", r.Dropped*100 <= MaxDropped*Packets, "%d of %d thrown away by the kernel because a queue was full", r.Dropped, Packets),
 		judge.Of("an honest client was served throughout", r.Boots >= 5 && len(r.Failed) == 0,
-			"%d whole boots while packets flew, the slowest took %.1f s, %d failed: %v", r.Boots, r.Slowest.Seconds(), len(r.Failed), errors.Join(r.Failed...)),
+			"%d whole boots while packets flew, the slowest took %.1f s, %d failed%s", r.Boots, r.Slowest.Seconds(), len(r.Failed), reasons(r.Failed)),
 		judge.Of("memory does not grow", a.RSS > 0 && grown <= MaxGrowth, "%s after packet %d, %s after packet %d (grown by %s, at most %s); %s at the peak between",
 			mib(a.RSS), From, mib(b.RSS), Packets, mib(grown), mib(MaxGrowth), mib(r.Peak)),
 		judge.Of("threads and files do not grow", b.Threads > 0 && b.Threads <= a.Threads+maxMoreThreads && b.Files <= a.Files+maxJunk,
 			"%d threads and %d open files after packet %d, %d and %d after packet %d", a.Threads, a.Files, From, b.Threads, b.Files, Packets),
 	}
+}
+
+// reasons is the errors as the end of a sentence; nothing where there is none.
+func reasons(errs []error) string {
+	if len(errs) == 0 {
+		return ""
+	}
+	return ": " + errors.Join(errs...).Error()
 }
 
 // maxMoreThreads is how many threads the runtime may add for files that block; a goroutine for each packet would show as memory.

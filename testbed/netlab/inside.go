@@ -45,6 +45,15 @@ func (l *Lab) ListenPacket(role, network, addr string) (net.PacketConn, error) {
 // connections start inside a role's namespace. Addresses are literal: names are
 // not resolved there.
 func (l *Lab) DialContext(role string) func(ctx context.Context, network, addr string) (net.Conn, error) {
+	return l.dialer(role, nil)
+}
+
+// DialContextFrom is DialContext for TCP from one address of the namespace, which must have it.
+func (l *Lab) DialContextFrom(role, source string) func(ctx context.Context, network, addr string) (net.Conn, error) {
+	return l.dialer(role, &net.TCPAddr{IP: net.ParseIP(source)})
+}
+
+func (l *Lab) dialer(role string, local net.Addr) func(ctx context.Context, network, addr string) (net.Conn, error) {
 	return func(ctx context.Context, network, addr string) (net.Conn, error) {
 		host, _, err := net.SplitHostPort(addr)
 		if err != nil {
@@ -55,7 +64,7 @@ func (l *Lab) DialContext(role string) func(ctx context.Context, network, addr s
 		}
 		var conn net.Conn
 		err = l.inside(role, func() (err error) {
-			conn, err = (&net.Dialer{FallbackDelay: -1}).DialContext(ctx, network, addr)
+			conn, err = (&net.Dialer{FallbackDelay: -1, LocalAddr: local}).DialContext(ctx, network, addr)
 			return err
 		})
 		return conn, err

@@ -53,8 +53,9 @@ func drown(ctx context.Context, r *run) error {
 	pid, seed := r.appliance.cmd.Process.Pid, rand.Uint64()
 	r.out.say("flood with seed %d", seed)
 	res, err := flood.Run(ctx, flood.Config{
-		Network: flood.Network{ListenPacket: r.peer.ListenPacket, Dial: r.peer.Dial, Site: netlab.SiteAddress, HTTP: siteHTTP, Client: netlab.PeerAddress, Flood: sources},
-		MAC:     mac, Program: fixtures.UEFIProgram, Seed: seed, Say: r.out.say,
+		Network: flood.Network{ListenPacket: r.peer.ListenPacket, Dial: r.peer.Dial, FloodDial: r.lab.DialContextFrom(netlab.Peer, sources[0]),
+			Site: netlab.SiteAddress, HTTP: siteHTTP, Client: netlab.PeerAddress, Flood: sources},
+		MAC: mac, Program: fixtures.UEFIProgram, Seed: seed, Say: r.out.say,
 		Usage: func() (flood.Usage, error) { return flood.ReadUsage(pid) },
 		UDP: func() (string, error) {
 			net := filepath.Join("/proc", strconv.Itoa(pid), "net")
