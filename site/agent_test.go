@@ -232,7 +232,11 @@ func TestAgentBootsOneMachineOnce(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
 	r.start()
+	r.succeed("boot.policy", r.policy(1, nil))
 	r.discover(false) // no lease yet: silence, which offer checks
+	if e := r.gateway.WaitEvent("boot.refused"); e.Fields["mac"] != machineMAC.String() {
+		t.Errorf("got %v", e)
+	}
 	r.succeed("boot.prepareRamdisk", r.lease("lease-1"))
 
 	file := r.offer(r.discover(false))
