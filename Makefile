@@ -25,8 +25,10 @@ test: build lint ## unit tests and the core scenarios (root, QEMU), within 40 mi
 	$(GO) test -timeout 30m ./...
 	FIRSTLIGHT_SCENARIOS=core $(GO) test -count=1 -v -timeout 60m ./testbed/scenario
 
-test-all: build lint ## unit tests, every scenario and fuzzing (hours on two cores)
+test-all: build lint ## unit tests, tests in guests, every scenario and fuzzing (hours on two cores)
 	$(GO) test -timeout 30m ./...
+	FIRSTLIGHT_VM_TEST=1 FIRSTLIGHT_QEMU=1 $(GO) test -count=1 -p 1 -timeout 60m ./ramdisk ./site ./testbed/hostile ./testbed/rack
+	$(GO) test -count=1 -timeout 40m ./imagebuild -qemu
 	FIRSTLIGHT_SCENARIOS=all $(GO) test -count=1 -v -timeout 240m ./testbed/scenario
 	@$(MAKE) --no-print-directory fuzz
 
