@@ -21,8 +21,9 @@ build: setup ## bin/: firstlight, imagebuild, testbed, machine-agent (static), g
 	$(STATIC) -o bin/ ./appliance/cmd/firstlight ./imagebuild/cmd/imagebuild ./testbed/cmd/testbed ./testbed/cmd/crash-appliance
 	CGO_ENABLED=1 CGO_CFLAGS="-g -O2 -Wno-deprecated-declarations" $(GO) build -trimpath -ldflags='$(LDFLAGS)' -o bin/gpu-probe ./ramdisk/cmd/gpu-probe
 
-test: build lint ## unit tests and the core scenarios (root, QEMU), within 40 minutes on two cores
+test: build lint ## unit tests, fuzzing and the core scenarios (root, QEMU), within 40 minutes on two cores
 	$(GO) test -timeout 30m ./...
+	@$(MAKE) --no-print-directory fuzz
 	FIRSTLIGHT_SCENARIOS=core $(GO) test -count=1 -v -timeout 60m ./testbed/scenario
 
 test-all: build lint ## unit tests, tests in guests, every scenario and fuzzing (hours on two cores)
