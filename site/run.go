@@ -144,13 +144,13 @@ func (r *running) run(ctx context.Context) error {
 	}
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return r.keep(ctx, id, first) })
-	proxy := proxydhcp.New(proxydhcp.Config{Address: cfg.Address, Index: r.host.nic.Index, Offers: r.a.ports.offers, Boots: r.boots, Log: cfg.Log})
+	proxy := proxydhcp.New(proxydhcp.Config{Address: cfg.Address, Index: r.host.nic.Index, Offers: r.a.ports.offers, Boots: r.boots, Meter: cfg.Meter.DHCP, Log: cfg.Log})
 	g.Go(func() error { return proxy.Serve(ctx, r.dhcp, proxydhcp.PortDHCP) })
 	g.Go(func() error { return proxy.Serve(ctx, r.pxe, proxydhcp.PortPXE) })
-	files := tftp.New(tftp.Config{Root: r.firmware, Interface: cfg.Interface, MTU: r.host.nic.MTU, Timeout: r.a.ports.tftpTimeout, Events: tftpEvents{r.boots}, Log: cfg.Log})
+	files := tftp.New(tftp.Config{Root: r.firmware, Interface: cfg.Interface, MTU: r.host.nic.MTU, Timeout: r.a.ports.tftpTimeout, Events: meteredTFTP{tftpEvents{r.boots}, cfg.Meter}, Log: cfg.Log})
 	g.Go(func() error { return files.Serve(ctx, r.tftp) })
 	g.Go(func() error {
-		return httpboot.Serve(ctx, r.http, httpboot.Config{Firmware: r.firmware, RAMDisk: r.ramdisk, Blobs: r.blobs, Boots: r.boots, Log: cfg.Log})
+		return httpboot.Serve(ctx, r.http, httpboot.Config{Firmware: r.firmware, RAMDisk: r.ramdisk, Blobs: r.blobs, Boots: r.boots, Meter: cfg.Meter.HTTP, Log: cfg.Log})
 	})
 	cfg.Log.Info("site agent serves boots", "interface", cfg.Interface, "address", cfg.Address, "http", cfg.HTTPAdvertise)
 	return g.Wait()

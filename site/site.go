@@ -58,6 +58,8 @@ type Config struct {
 	OpenBMC func(ctx context.Context, cfg redfish.Config) (bmc.Controller, error)
 	// Version is said to the gateway; empty is "dev".
 	Version string
+	// Meter is told what the boot services do; nil counts nothing.
+	Meter Meter
 	// Now is the clock; nil is time.Now.
 	Now func() time.Time
 	// Log is where to tell; nil discards.
@@ -94,6 +96,9 @@ func New(cfg Config) (*Agent, error) {
 	}
 	if cfg.Version == "" {
 		cfg.Version = "dev"
+	}
+	if cfg.Meter == nil {
+		cfg.Meter = noMeter{}
 	}
 	if cfg.OpenBMC == nil {
 		cfg.OpenBMC = func(ctx context.Context, c redfish.Config) (bmc.Controller, error) { return redfish.Open(ctx, c) }

@@ -76,7 +76,9 @@ type Config struct {
 	// Firmware holds first-stage files, RAMDisk the kernel and the RAM disk, Blobs content-addressed files.
 	Firmware, RAMDisk, Blobs *os.Root
 	Boots                    Boots
-	Log                      *slog.Logger
+	// Meter is told of every answer after its end: kind of file, status, bytes of its body. Nil is nobody.
+	Meter func(file string, status int, bytes int64)
+	Log   *slog.Logger
 }
 
 // Serve answers requests on l until ctx ends (nil); it closes l.
@@ -105,7 +107,11 @@ func Serve(ctx context.Context, l net.Listener, cfg Config) error {
 
 // Handler returns the service without its listener.
 func Handler(cfg Config) http.Handler {
-	return &handler{cfg: cfg, logs: rate.NewLimiter(rate.Every(logEvery), logBurst)}
+	h := &handler{cfg: cfg, logs: rate.NewLimiter(rate.Every(logEvery), logBurst)}
+	if cfg.Meter == nil {
+		return h
+	}
+	return metered(h, cfg.Meter)
 }
 
 type handler struct {

@@ -34,7 +34,9 @@ type Config struct {
 	// Offers is where answers to clients without an address go: 255.255.255.255:68.
 	Offers netip.AddrPort
 	Boots  Boots
-	Log    *slog.Logger
+	// Meter is told how each packet ended: "offered", "silent", "malformed" or "unsent". Nil is nobody.
+	Meter func(result string)
+	Log   *slog.Logger
 }
 
 // Server answers requests, one at a time per port.
@@ -46,6 +48,9 @@ type Server struct {
 
 // New returns a server; Serve runs it.
 func New(cfg Config) *Server {
+	if cfg.Meter == nil {
+		cfg.Meter = func(string) {}
+	}
 	return &Server{cfg: cfg, logs: rate.NewLimiter(rate.Every(logEvery), logBurst)}
 }
 
@@ -97,14 +102,17 @@ func (s *Server) handle(pc *ipv4.PacketConn, b []byte, from *net.UDPAddr, port P
 		return
 	}
 	if reply == nil {
+		s.cfg.Meter("silent")
 		return
 	}
 	to := destination(reply, port, from, s.cfg.Offers)
 	out := &ipv4.ControlMessage{IfIndex: s.cfg.Index, Src: net.IP(s.cfg.Address.AsSlice())}
 	if _, err := pc.WriteTo(reply.ToBytes(), out, to); err != nil {
+		s.cfg.Meter("unsent")
 		s.cfg.Log.Warn("boot offer not sent", "mac", client.MAC.String(), "to", to.String(), "error", err)
 		return
 	}
+	s.cfg.Meter("offered")
 	s.cfg.Boots.Offered(client, file, port)
 }
 
@@ -122,6 +130,7 @@ func destination(reply *dhcpv4.DHCPv4, port Port, from *net.UDPAddr, offers neti
 
 func (s *Server) drop(from *net.UDPAddr, err error) {
 	n := s.dropped.Add(1)
+	s.cfg.Meter("malformed")
 	if s.logs.Allow() {
 		s.cfg.Log.Warn("boot request dropped", "from", from.String(), "dropped", n, "error", err)
 	}
