@@ -12,7 +12,8 @@ import (
 	"firstlight/site/internal/tftp"
 )
 
-// quiet is how long the site says nothing more of one MAC that it left alone: firmware asks again and again.
+// quiet is how long the site says nothing more of one MAC that it left alone, or of one whose boot lease is over: firmware asks
+// again and again.
 const quiet = 10 * time.Minute
 
 // left tells people that a machine was left alone, and why.
@@ -24,7 +25,8 @@ func (b *boots) left(c proxydhcp.Client, a lease.Answer) {
 		kind = "boot.ignored"
 		who = subject{node: a.Known.NodeID, allowance: a.Known.NodeID}
 	}
-	if !b.events.seldom.allow(kind+" "+mac, b.now(), quiet) {
+	newest, _ := b.leases.ByMAC(mac)
+	if !b.events.seldom.allow(kind+" "+mac+" "+newest.ID, b.now(), quiet) {
 		return
 	}
 	fields := map[string]string{"mac": mac, "uuid": c.UUID, "arch": archText(c), "reason": a.Reason, "next": a.Next}

@@ -134,7 +134,7 @@ func (c *Control) connected(ctx context.Context, p gatewayserver.Peer) error {
 	}
 	c.emit(ctx, fleet.Event{Machine: m.Name, NodeID: m.NodeID, Workflow: m.Workflow, Kind: "session.opened",
 		Fields: map[string]string{"role": word, "from": p.Addr, "boot_id": p.BootID}, Message: fmt.Sprintf("the %s agent of %s opened its session", word, m.Name)})
-	return c.post(ctx, m.Workflow, executor.SessionUp{Role: word, At: now.Time})
+	return c.post(ctx, m.Workflow, executor.SessionUp{Role: word, Epoch: p.Epoch, At: now.Time})
 }
 
 // Disconnected implements gatewayserver.Control.
@@ -152,6 +152,9 @@ func (c *Control) Disconnected(ctx context.Context, p gatewayserver.Peer, why er
 				}
 				return nil
 			})
+		}
+		if err == nil {
+			err = c.post(ctx, m.Workflow, executor.SessionDown{Role: ident.RoleWord(p.Role), Epoch: p.Epoch, Why: text, At: c.cfg.Now()})
 		}
 		if err != nil {
 			c.cfg.Log.Warn("note the end of a session", "node", string(p.Identity.Node), "err", err)

@@ -251,18 +251,27 @@ func TestConnectedAndDisconnected(t *testing.T) {
 		if c == nil || c.Role != "ramdisk" || c.BootID != "boot-1" {
 			t.Fatalf("got %+v, want the RAM disk's session", c)
 		}
+		lost := func() *fleet.Lost {
+			run, _, err := r.repo.Run(t.Context(), r.wf)
+			r.must(err)
+			return run.Lost
+		}
 		newer := a.peer
 		newer.Epoch++
 		r.control.Connected(t.Context(), newer, &agentv1.Hello{})
 		r.control.Disconnected(t.Context(), a.peer, context.Canceled)
-		if r.show("m1").Connected == nil {
+		if r.show("m1").Connected == nil || lost() != nil {
 			t.Error("got none after the end of an older session, want the newer one")
 		}
 		r.control.Disconnected(t.Context(), newer, nil)
-		if c := r.show("m1").Connected; c != nil {
-			t.Errorf("got %+v after the end, want none", c)
+		if c, l := r.show("m1").Connected, lost(); c != nil || l == nil || l.Why != "the agent ended it" || l.Since.IsZero() {
+			t.Errorf("got %+v after the end, and %+v lost, want none and since when and why", c, l)
 		}
+		newer.Epoch++
 		r.control.Connected(t.Context(), newer, &agentv1.Hello{})
+		if l := lost(); l != nil {
+			t.Errorf("got %+v lost after it came back, want none", l)
+		}
 		r.must(r.control.Start(t.Context()))
 		if c := r.show("m1").Connected; c != nil {
 			t.Errorf("got %+v after a restart of the appliance, want none", c)

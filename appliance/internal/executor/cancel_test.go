@@ -172,7 +172,7 @@ func TestWIPE07_WhatTheDiskHoldsAfterCancel(t *testing.T) {
 		holds, why string
 	}{
 		"stopped in the middle":          {fleet.CommandCancelled, disk("cancelled", 7, 0), 7, fleet.HoldsPartlyWiped, "7 of"},
-		"stopped before the first write": {fleet.CommandCancelled, disk("cancelled", 0, 0), 0, fleet.HoldsOldData, "before it wrote"},
+		"stopped before the first write": {fleet.CommandCancelled, disk("cancelled", 0, 0), 0, fleet.HoldsOldData, "nothing was written"},
 		"this disk was done":             {fleet.CommandCancelled, disk("clean", diskSize, diskSize), 7, fleet.HoldsClean, "read back"},
 		"said clean, not read back":      {fleet.CommandCancelled, disk("clean", diskSize, 5), 7, fleet.HoldsPartlyWiped, ""},
 		"no word about the disk":         {fleet.CommandCancelled, &agentv1.DiskWipeResult{}, 7, fleet.HoldsPartlyWiped, ""},

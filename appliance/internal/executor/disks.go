@@ -24,6 +24,9 @@ func destructive(kind string) bool { return kind == kindWipe || kind == kindDepl
 // nothingWritten is what a deploy says that failed before its first write.
 const nothingWritten = "nothing was written"
 
+// interrupted begins what an agent says of a command in which it was killed and started again.
+const interrupted = "interrupted"
+
 // inherit is what a workflow's disks hold when it begins.
 func inherit(rec *fleet.Record, last *fleet.Run, now time.Time) []fleet.DiskState {
 	out := []fleet.DiskState{}
@@ -85,21 +88,21 @@ func (f *flow) holdWipe(c *fleet.Command, r Report) {
 		case i >= 0 && res.Disks[i].Outcome == "clean" && res.Disks[i].SizeBytes > 0 && res.Disks[i].BytesVerified == res.Disks[i].SizeBytes:
 			f.run.Hold(f.now, s, fleet.HoldsClean, "wiped, and read back whole, before the wipe of all disks ended: "+c.Message)
 		case i >= 0 && res.Disks[i].BytesErased == 0 && res.Disks[i].Outcome != "clean":
-			f.why(s, "a wipe ended before it wrote to it: "+c.Message)
+			f.why(s, "a wipe of it ended, and nothing was written: "+c.Message)
 		case i >= 0:
 			d := res.Disks[i]
 			f.run.Hold(f.now, s, fleet.HoldsPartlyWiped, fmt.Sprintf("%d of %d bytes erased: %s", d.BytesErased, d.SizeBytes, c.Message))
 		case f.wrote(c):
 			f.run.Hold(f.now, s, fleet.HoldsPartlyWiped, "the wipe did not end well: "+c.Message)
 		default:
-			f.why(s, "a wipe ended before it began: "+c.Message)
+			f.why(s, "a wipe ended before it began, nothing was written: "+c.Message)
 		}
 	}
 }
 
 // wrote says whether a command is known to have begun to write.
 func (f *flow) wrote(c *fleet.Command) bool {
-	return c.Progress != nil && c.Progress.Done > 0 || strings.Contains(c.Message, "panicked")
+	return c.Progress != nil && c.Progress.Done > 0 || strings.Contains(c.Message, "panicked") || strings.HasPrefix(c.Message, interrupted)
 }
 
 func (f *flow) holdDeploy(c *fleet.Command, ran bool) {
@@ -148,6 +151,6 @@ func (f *flow) doubt(c *fleet.Command) {
 		return
 	}
 	for _, s := range f.targets(c) {
-		f.run.Hold(f.now, s, holds, "the machine did not say how far "+c.Kind+" came")
+		f.run.Hold(f.now, s, holds, fmt.Sprintf("the machine did not say how far %s came; %s", c.Kind, lastSaid(c)))
 	}
 }

@@ -42,7 +42,19 @@ type Refused struct {
 type SessionUp struct {
 	// Role is "ramdisk" or "node".
 	Role string
-	At   time.Time
+	// Epoch grows from session to session of a machine.
+	Epoch uint64
+	At    time.Time
+}
+
+// SessionDown: the session of that epoch ended.
+type SessionDown struct {
+	// Role is "ramdisk" or "node".
+	Role  string
+	Epoch uint64
+	// Why is for people.
+	Why string
+	At  time.Time
 }
 
 // Section: a section of the RAM disk's inventory arrived whole.
@@ -87,17 +99,18 @@ type Report struct {
 	Progress     *fleet.Progress
 }
 
-func (SiteEvent) isFact() {}
-func (Joined) isFact()    {}
-func (Refused) isFact()   {}
-func (SessionUp) isFact() {}
-func (Section) isFact()   {}
-func (Resumed) isFact()   {}
-func (Cancelled) isFact() {}
-func (Stopped) isFact()   {}
-func (Thawed) isFact()    {}
-func (Forbidden) isFact() {}
-func (Report) isFact()    {}
+func (SiteEvent) isFact()   {}
+func (Joined) isFact()      {}
+func (Refused) isFact()     {}
+func (SessionUp) isFact()   {}
+func (SessionDown) isFact() {}
+func (Section) isFact()     {}
+func (Resumed) isFact()     {}
+func (Cancelled) isFact()   {}
+func (Stopped) isFact()     {}
+func (Thawed) isFact()      {}
+func (Forbidden) isFact()   {}
+func (Report) isFact()      {}
 
 // Names of stored facts.
 const (
@@ -119,6 +132,7 @@ const (
 	kindFileDeny   = "boot.file.refused"
 	kindFile       = "boot.file.served"
 	kindReport     = "boot.report"
+	kindIgnored    = "boot.ignored"
 )
 
 // Sections are the inventory sections that a machine must send before anything happens to it.

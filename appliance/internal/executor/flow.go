@@ -13,8 +13,9 @@ import (
 type flow struct {
 	run *fleet.Run
 	now time.Time
-	// notBefore is the earliest moment at which a deadline may strike.
+	// notBefore is the earliest moment at which a deadline may strike; began is when this process took the workflow up.
 	notBefore time.Time
+	began     time.Time
 	// mint signs a command and adds it to run; a failed mint changes nothing and is tried again.
 	mint func(step string, c fleet.PlannedCommand, notAfter time.Time, background bool) error
 	// unsent says whether a pending command is surely in no agent's hands.
@@ -45,7 +46,9 @@ func (f *flow) apply(fact Fact) error {
 			f.run.NodeKeyID = v.KeyID
 		}
 	case SessionUp:
-		f.see(factSession+v.Role, v.At, "")
+		f.up(v)
+	case SessionDown:
+		f.down(v)
 	case Section:
 		if slices.Contains(Sections(), v.Name) {
 			f.see(factSection+v.Name, v.At, "")
@@ -141,6 +144,8 @@ func (f *flow) site(e SiteEvent) {
 		}
 	case kindReport:
 		f.machineSays(orText(e.Fields["text"], e.Text))
+	case kindIgnored:
+		f.asked(e)
 	}
 }
 
@@ -229,7 +234,7 @@ func (f *flow) fail(step, what, why, next string) {
 	why = fleet.Clip(why)
 	at := fleet.At(f.now)
 	if s := f.run.Current(); s != nil {
-		if c := f.inHand(s); c != nil && c.State != fleet.CommandPending {
+		if c := f.inHand(s); c != nil && f.begun(c) {
 			f.doubt(c)
 		}
 	}
@@ -325,6 +330,9 @@ func (f *flow) deadline(s *fleet.Step) time.Time {
 
 // wait writes what a running step waits for.
 func (f *flow) wait(s *fleet.Step) {
+	if f.waitLost(s) {
+		return
+	}
 	p := f.run.Plan.Step(s.Name)
 	w := &fleet.Waiting{For: p.For, Since: s.Start, Until: fleet.At(f.deadline(s)), Next: p.Next}
 	if n := len(s.Commands); n > 0 && s.Commands[n-1].State == fleet.CommandPending {
@@ -339,10 +347,15 @@ func (f *flow) wait(s *fleet.Step) {
 
 // advance looks whether a running step is over, and issues what comes next in it.
 func (f *flow) advance(s *fleet.Step) (ended bool, err error) {
+	if f.gone(s) {
+		return true, nil
+	}
 	p := f.run.Plan.Step(s.Name)
 	at, why, ok := f.observed(s.Name)
 	state := fleet.StepDone
-	if len(p.Commands) > 0 {
+	if joined, here := f.arrived(s); here {
+		at, why, ok = joined, "the installed system started, without the RAM disk's answer", true
+	} else if len(p.Commands) > 0 {
 		at, why = f.now, ""
 		ok, err = f.commands(s, p)
 		if err != nil || !f.run.State.Open() {

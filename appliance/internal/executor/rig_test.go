@@ -218,8 +218,14 @@ func (r *rig) start() {
 // reconnect tells the executor of every session that is up, as agents do after the appliance's restart.
 func (r *rig) reconnect() {
 	for role, up := range r.sender.up {
-		if up {
-			r.available(role)
+		if !up {
+			continue
+		}
+		r.available(role)
+		if role != "site" {
+			if err := r.ex.Post(r.t.Context(), r.wf, executor.SessionUp{Role: role}); err != nil && !errors.Is(err, executor.ErrNotOpen) && !r.fate.killed() {
+				r.t.Fatalf("post session: %v", err)
+			}
 		}
 	}
 }

@@ -117,6 +117,9 @@ func (w *worker) catchUp(ctx context.Context) {
 	if l, err := w.e.cfg.Fleet.Lease(ctx, w.run.Plan.LeaseID); err == nil && l.State == fleet.LeaseConsumed && w.run.RAMDiskKeyID == "" {
 		_ = w.apply(ctx, Joined{Role: roleRAMDisk, KeyID: l.KeyID, At: l.Consumed.Time})
 	}
+	if w.run.State.Open() && w.run.Lost == nil {
+		_ = w.apply(ctx, SessionDown{Role: roleRAMDisk, Epoch: w.run.Epoch, At: w.began, Why: "the appliance started again, which ends every session"})
+	}
 	switch stop, err := w.e.cfg.Fleet.Stop(ctx); {
 	case err != nil || !w.run.State.Open():
 	case stop == nil && w.run.Stopped != nil:
@@ -162,7 +165,7 @@ func (w *worker) flow(ctx context.Context) (*flow, error) {
 		return nil, fmt.Errorf("copy workflow %s: %w", w.id, err)
 	}
 	now := w.e.cfg.Now()
-	f := &flow{run: run, now: now, notBefore: w.began.Add(restartGrace)}
+	f := &flow{run: run, now: now, notBefore: w.began.Add(restartGrace), began: w.began}
 	f.unsent = func(c *fleet.Command) bool { return !w.delivered[c.ID] && !c.Issued.Before(fleet.At(w.began).Time) }
 	f.protected = func() (*fleet.Protection, error) {
 		rec, err := w.e.cfg.Fleet.Machine(ctx, run.Machine)
@@ -423,12 +426,15 @@ func (w *worker) rest() time.Duration {
 			until = t
 		}
 	}
-	f := flow{run: w.run, notBefore: w.began.Add(restartGrace)}
+	f := flow{run: w.run, notBefore: w.began.Add(restartGrace), began: w.began}
 	switch s := w.run.Current(); {
 	case w.run.State == fleet.WorkflowCancelling:
 		earlier(f.cancelBy())
 	case s != nil && s.State == fleet.StepRunning:
 		earlier(f.deadline(s))
+		if w.run.Lost != nil && ofRAMDisk(s.Name) {
+			earlier(f.back(s))
+		}
 	}
 	if !w.run.State.Open() {
 		earlier(w.run.CloseBy.Time)

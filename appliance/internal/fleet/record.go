@@ -130,12 +130,23 @@ type Run struct {
 	// Stopped is nil unless everything was stopped and this workflow not resumed; Thawed is when it last was.
 	Stopped *Stop `json:"stopped,omitempty"`
 	Thawed  Time  `json:"thawed,omitzero"`
+	// Lost is nil while the RAM disk's session is open, and before the first. Epoch is that of its newest session.
+	Lost  *Lost  `json:"lost,omitempty"`
+	Epoch uint64 `json:"epoch,omitempty"`
+	// BootAsked is when the machine's firmware last asked for a network boot after its RAM disk had joined; null when it did not.
+	BootAsked Time `json:"boot_asked,omitzero"`
 	// Disks is what the machine's disks hold; a workflow begins with what the one before left.
 	Disks []DiskState `json:"disks"`
 	// Closed: over, and everything that had to be told to others is told.
 	Closed bool `json:"closed"`
 	// CloseBy ends the telling after the workflow's end.
 	CloseBy Time `json:"close_by"`
+}
+
+// Lost says since when a session is lost, and how it ended.
+type Lost struct {
+	Since Time   `json:"since"`
+	Why   string `json:"why"`
 }
 
 // Stop says who stopped everything.
