@@ -202,7 +202,7 @@ func TestResumeSaysWho(t *testing.T) {
 	if _, err := l.client.AddMachine(t.Context(), machine("m1")); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := l.client.Resume(t.Context(), "m1"); err != nil {
+	if _, err := l.client.Resume(t.Context(), "m1", Act{}); err != nil {
 		t.Fatal(err)
 	}
 	if want := fmt.Sprintf("uid %d", self()); l.flows.order.By != want || l.flows.order.Machine != "m1" {
@@ -213,7 +213,7 @@ func TestResumeSaysWho(t *testing.T) {
 		kind fault.Kind
 	}{{executor.ErrNotPaused, fault.Conflict}, {executor.ErrBusy, fault.Conflict}, {executor.ErrStopped, fault.Unavailable}} {
 		l.flows.err = tc.err
-		_, err := l.client.Resume(t.Context(), "m1")
+		_, err := l.client.Resume(t.Context(), "m1", Act{})
 		if f, ok := errors.AsType[*fault.Error](err); !ok || f.Kind != tc.kind {
 			t.Errorf("%v: got %v, want %s", tc.err, err, tc.kind)
 		}
@@ -334,7 +334,7 @@ func TestGuardsOverTheSocket(t *testing.T) {
 	if _, err := l.client.AddMachine(t.Context(), machine("m1")); err != nil {
 		t.Fatal(err)
 	}
-	m, err := l.client.Protect(t.Context(), "m1", "customer data")
+	m, err := l.client.Protect(t.Context(), "m1", Reason{Reason: "customer data"})
 	if err != nil || m.Protected == nil || m.Protected.Why != "customer data" || !strings.HasPrefix(m.Protected.By, "uid ") {
 		t.Fatalf("got %+v, %v, want it protected with who and why", m.Protected, err)
 	}
@@ -349,16 +349,16 @@ func TestGuardsOverTheSocket(t *testing.T) {
 			t.Errorf("%s: got %+v, want a conflict that says who protects it and how to end that", name, f)
 		}
 	}
-	if m, err := l.client.Unprotect(t.Context(), "m1"); err != nil || m.Protected != nil {
+	if m, err := l.client.Unprotect(t.Context(), "m1", Act{}); err != nil || m.Protected != nil {
 		t.Errorf("got %+v, %v, want no mark", m.Protected, err)
 	}
-	if _, err := l.client.Unprotect(t.Context(), "m1"); fault.Of(err, "", "").Kind != fault.Conflict {
+	if _, err := l.client.Unprotect(t.Context(), "m1", Act{}); fault.Of(err, "", "").Kind != fault.Conflict {
 		t.Errorf("got %v, want a conflict", err)
 	}
-	if _, err := l.client.Cancel(t.Context(), "m1", "why"); err != nil || l.flows.order.Machine != "m1" || l.flows.reason != "why" {
+	if _, err := l.client.Cancel(t.Context(), "m1", Reason{Reason: "why"}); err != nil || l.flows.order.Machine != "m1" || l.flows.reason != "why" {
 		t.Errorf("got order %+v for %q, %v, want m1's cancelled", l.flows.order, l.flows.reason, err)
 	}
-	if _, err := l.client.Cancel(t.Context(), "m1", strings.Repeat("x", 1000)); fault.Of(err, "", "").Kind != fault.Invalid {
+	if _, err := l.client.Cancel(t.Context(), "m1", Reason{Reason: strings.Repeat("x", 1000)}); fault.Of(err, "", "").Kind != fault.Invalid {
 		t.Errorf("got %v for a long reason, want it refused", err)
 	}
 	if z, err := l.client.StopAll(t.Context(), "smoke"); err != nil || len(z.Workflows) != 1 || l.flows.reason != "smoke" {
@@ -369,7 +369,7 @@ func TestGuardsOverTheSocket(t *testing.T) {
 	}
 	for err, kind := range map[error]fault.Kind{executor.ErrNothingToCancel: fault.Conflict, executor.ErrStopped: fault.Unavailable} {
 		l.flows.err = err
-		if _, err := l.client.Cancel(t.Context(), "m1", ""); fault.Of(err, "", "").Kind != kind {
+		if _, err := l.client.Cancel(t.Context(), "m1", Reason{Reason: ""}); fault.Of(err, "", "").Kind != kind {
 			t.Errorf("got %v, want %s", err, kind)
 		}
 	}

@@ -175,7 +175,7 @@ func (s *Server) listMachines(r *http.Request) (any, error) {
 	if err != nil {
 		return nil, fault.Of(err, "list machines", "")
 	}
-	return all, nil
+	return MachinePage{Machines: all, Total: len(all)}, nil
 }
 
 func (s *Server) showMachine(r *http.Request) (any, error) { return s.show(r, "show machine") }

@@ -62,6 +62,8 @@ type AddMachine struct {
 	Adopt bool `json:"adopt,omitempty"`
 	// From is the discovered machine that becomes this one.
 	From string `json:"from,omitempty"`
+	// Place is where people find it: rack and unit.
+	Place string `json:"place,omitempty"`
 }
 
 // String hides the password.
@@ -76,11 +78,16 @@ type Provision struct {
 	PauseAfter []string `json:"pause_after,omitempty"`
 	// Reinstall: an active or adopted machine may be wiped and installed again.
 	Reinstall bool `json:"reinstall,omitempty"`
+	// Disks is the number of disks that will be wiped, as a person typed it; nil is refused but from this host's own command.
+	Disks *int `json:"disks,omitempty"`
+	// Version is Machine.Version as it was shown; empty for no matter what.
+	Version string `json:"version,omitempty"`
 }
 
-// Reason is why a person orders something; it may be empty.
+// Reason is why a person orders something; it may be empty. Version is Machine.Version as it was shown.
 type Reason struct {
-	Reason string `json:"reason"`
+	Reason  string `json:"reason"`
+	Version string `json:"version,omitempty"`
 }
 
 // Stopped says which workflows were stopped or let go on, and where they are. Stop is nil when everything goes on.

@@ -91,7 +91,7 @@ type machineProtect struct {
 
 // Run implements the command.
 func (m *machineProtect) Run(c *call) error {
-	out, err := c.client.Protect(c.ctx, m.Name, m.Reason)
+	out, err := c.client.Protect(c.ctx, m.Name, api.Reason{Reason: m.Reason})
 	if err != nil {
 		return err
 	}
@@ -110,7 +110,7 @@ type machineUnprotect struct {
 
 // Run implements the command.
 func (m *machineUnprotect) Run(c *call) error {
-	out, err := c.client.Unprotect(c.ctx, m.Name)
+	out, err := c.client.Unprotect(c.ctx, m.Name, api.Act{})
 	if err != nil {
 		return err
 	}
@@ -173,7 +173,7 @@ func (m *machineShow) Run(c *call) error {
 	if err != nil {
 		return err
 	}
-	return c.print(out, func(w io.Writer) { showMachine(w, out) })
+	return c.print(out, func(w io.Writer) { showMachine(w, out.Machine) })
 }
 
 type machineList struct{}

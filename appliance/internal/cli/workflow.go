@@ -41,7 +41,7 @@ type resume struct {
 
 // Run implements the command.
 func (r *resume) Run(c *call) error {
-	out, err := c.client.Resume(c.ctx, r.Name)
+	out, err := c.client.Resume(c.ctx, r.Name, api.Act{})
 	if err != nil {
 		return err
 	}
@@ -55,11 +55,11 @@ type cancel struct {
 
 // Run implements the command.
 func (x *cancel) Run(c *call) error {
-	out, err := c.client.Cancel(c.ctx, x.Name, x.Reason)
+	out, err := c.client.Cancel(c.ctx, x.Name, api.Reason{Reason: x.Reason})
 	if err != nil {
 		return err
 	}
-	return c.print(out, func(w io.Writer) { showCancel(w, out) })
+	return c.print(out, func(w io.Writer) { showCancel(w, out.Machine) })
 }
 
 func showCancel(w io.Writer, m fleet.Machine) {
