@@ -21,6 +21,9 @@ const block = 4 << 20
 // gptArea is what a partition table takes at each end of a disk with 512-byte sectors, in bytes: protective MBR, header, 128 entries.
 const gptArea = 34 * fixtures.SectorSize
 
+// bootCode is what the first sector holds before the protective MBR's own fields, in bytes: the image's (UEFI 2.10, table 5.3).
+const bootCode = 440
+
 // span is a stretch of a disk, in bytes: from inclusive, to exclusive.
 type span struct{ from, to int64 }
 
@@ -159,17 +162,27 @@ func nonZero(path string, spans []span) (n, first int64, err error) {
 // configuration partition, which is this machine's own, and the partition tables, which move to the disk's end.
 // blobs is the folder with the chunks' compressed bytes.
 func Deployed(path string, m *manifest.Manifest, blobs string) []Check {
+	return DeployedBeside(path, m, blobs)
+}
+
+// DeployedBeside is Deployed without the partitions of these roles, which the deployed system has written to since.
+func DeployedBeside(path string, m *manifest.Manifest, blobs string, roles ...string) []Check {
 	info, err := os.Stat(path)
 	if err != nil {
 		return []Check{Fail("deployed chunks", "%v", err)}
 	}
 	own := ownSpans(m, info.Size())
+	for _, role := range roles {
+		if p, ok := m.Partition(role); ok {
+			own = append(own, span{p.Start, p.Start + p.Size})
+		}
+	}
 	return []Check{chunks(path, m, blobs, own), holes(path, m, info.Size(), own), tables(path, info.Size())}
 }
 
 // ownSpans are the stretches that differ from the image by design.
 func ownSpans(m *manifest.Manifest, disk int64) []span {
-	spans := []span{{0, gptArea}, {m.RawSize - gptArea, m.RawSize}, {disk - gptArea, disk}}
+	spans := []span{{bootCode, gptArea}, {m.RawSize - gptArea, m.RawSize}, {disk - gptArea, disk}}
 	if p, ok := m.Partition(manifest.RoleConfig); ok {
 		spans = append(spans, span{p.Start, p.Start + p.Size})
 	}

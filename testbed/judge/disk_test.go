@@ -147,6 +147,8 @@ func TestDeployed(t *testing.T) {
 		"old data in the hole":   {func(d []byte) { d[600<<10] = 1 }, true, false, true},
 		"old data behind":        {func(d []byte) { d[1<<20+5000] = 1 }, true, false, true},
 		"second table not moved": {func(d []byte) { clear(d[disk-512:]) }, true, true, false},
+		"boot code is another":   {func(d []byte) { d[bootCode-1] ^= 1 }, false, true, true},
+		"disk signature":         {func(d []byte) { d[bootCode] ^= 1 }, true, true, true},
 		"first table spoiled":    {func(d []byte) { d[512+50] ^= 1 }, true, true, false},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -165,6 +167,31 @@ func TestDeployed(t *testing.T) {
 			wantCheck(t, got[1], c.hole)
 			wantCheck(t, got[2], c.table)
 		})
+	}
+}
+
+// What the deployed system writes into its own partition is no difference; what it writes beside it is one.
+func TestDeployedBeside(t *testing.T) {
+	t.Parallel()
+	raw, m, blobs := sampleImage(t)
+	m.Partitions = append(m.Partitions, manifest.Partition{Number: 3, Role: manifest.RoleRoot, Start: 160 << 10, Size: 32 << 10})
+	for _, c := range []struct {
+		at            int64
+		whole, beside bool
+	}{{-1, true, true}, {161 << 10, false, true}, {300 << 10, false, false}} {
+		d := make([]byte, 2<<20)
+		copy(d, raw)
+		clear(d[len(raw)-gptArea+512 : len(raw)])
+		gpt(d)
+		if c.at >= 0 {
+			d[c.at] ^= 1
+		}
+		path := filepath.Join(t.TempDir(), "disk.raw")
+		if err := os.WriteFile(path, d, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		wantCheck(t, Deployed(path, m, blobs)[0], c.whole)
+		wantCheck(t, DeployedBeside(path, m, blobs, manifest.RoleRoot)[0], c.beside)
 	}
 }
 
