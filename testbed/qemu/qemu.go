@@ -186,6 +186,14 @@ func (vm *VM) Resume(ctx context.Context) error {
 	return err
 }
 
+// SlowWrites bounds what the guest writes to disk i of Config.Disks, in bytes per second; 0 takes the bound away. Discards are
+// not bounded.
+func (vm *VM) SlowWrites(ctx context.Context, i int, rate int64) error {
+	_, err := vm.execute(ctx, "block_set_io_throttle", map[string]any{"device": diskID(i),
+		"bps": 0, "bps_rd": 0, "bps_wr": rate, "iops": 0, "iops_rd": 0, "iops_wr": 0})
+	return err
+}
+
 // Reset presses the reset button: same process, same boot order.
 func (vm *VM) Reset(ctx context.Context) error {
 	_, err := vm.execute(ctx, "system_reset", nil)

@@ -22,8 +22,14 @@ const env = "FIRSTLIGHT_SCENARIOS"
 // guests is how many virtual machines run at a time.
 const guests = 2
 
-// runLimit bounds one run from outside, beyond the run's own bound.
-const runLimit = scenario.DefaultTimeout + 2*time.Minute
+// runLimit bounds any run from outside, beyond each run's own bound.
+func runLimit() time.Duration {
+	most := scenario.DefaultTimeout
+	for _, s := range scenario.All() {
+		most = max(most, s.Limit())
+	}
+	return most + 2*time.Minute
+}
 
 // TestScenarios runs bin/testbed as a person would, and believes its exit code and its report only together.
 func TestScenarios(t *testing.T) {
@@ -97,7 +103,7 @@ func launch(t *testing.T, bin, out, name string, args ...string) (scenario.Repor
 	if err := os.Remove(report); err != nil && !errors.Is(err, os.ErrNotExist) {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), runLimit)
+	ctx, cancel := context.WithTimeout(t.Context(), runLimit())
 	defer cancel()
 	cmd := exec.CommandContext(ctx, filepath.Join(bin, "testbed"), append(args, "--json", report)...)
 	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }

@@ -25,6 +25,7 @@
 package scenario
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -58,6 +59,8 @@ type Scenario struct {
 	without []string
 	// outcome is the word that the run must end with; empty is OutcomeActive.
 	outcome string
+	// timeout bounds a run when Options.Timeout is zero; zero is DefaultTimeout.
+	timeout time.Duration
 
 	setup    func(r *run) error
 	enrolled func(ctx context.Context, r *run) error
@@ -80,6 +83,9 @@ func (s Scenario) Want() string {
 	}
 	return s.outcome
 }
+
+// Limit bounds a run when Options.Timeout is zero.
+func (s Scenario) Limit() time.Duration { return cmp.Or(s.timeout, DefaultTimeout) }
 
 // guestsAtOnce bounds the virtual machines of a run that are on at a time: one CPU each, on two cores.
 const guestsAtOnce = 2
@@ -104,7 +110,7 @@ const (
 // Provision is the one scenario that takes breaks and holds.
 const Provision = "provision"
 
-// DefaultTimeout bounds a run when Options.Timeout is zero.
+// DefaultTimeout bounds a run when neither its options nor its scenario say otherwise.
 const DefaultTimeout = 20 * time.Minute
 
 // Options say what to run.
@@ -116,7 +122,7 @@ type Options struct {
 	HoldAfter string
 	// Keep leaves the run's folder where it is, disk and all.
 	Keep bool
-	// Timeout bounds the whole run; 0 is DefaultTimeout.
+	// Timeout bounds the whole run; 0 is the scenario's Limit.
 	Timeout time.Duration
 	// Bin holds firstlight, imagebuild, machine-agent and inputs.
 	Bin string
@@ -175,7 +181,7 @@ func Run(ctx context.Context, o Options) (*Report, error) {
 		o.Firmware = s.Firmware[0]
 	}
 	if o.Timeout == 0 {
-		o.Timeout = DefaultTimeout
+		o.Timeout = s.Limit()
 	}
 	if o.Out == nil {
 		o.Out = io.Discard

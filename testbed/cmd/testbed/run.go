@@ -49,7 +49,7 @@ type command struct {
 		HoldAfter string        `placeholder:"STAGE" help:"Stop the machine after this stage, judge, and end: wipe or deploy."`
 		JSON      string        `name:"json" placeholder:"FILE" help:"Write the report here; - is standard output."`
 		Keep      bool          `help:"Leave the run's folder, disk and keys included."`
-		Timeout   time.Duration `default:"20m" help:"Bound of the whole run."`
+		Timeout   time.Duration `help:"Bound of the whole run; the scenario has its own, 20m for most."`
 	} `cmd:"" help:"Run a scenario and judge it. Needs root."`
 	List struct {
 		JSON bool `name:"json" help:"Print JSON."`
