@@ -239,7 +239,7 @@ func (a *Agent) execute(ctx context.Context, body *agentv1.CommandBody, h Handle
 		case s <- struct{}{}:
 			defer func() { <-s }()
 		case <-ctx.Done():
-			a.finish(body, h, nil, context.Cause(ctx), true)
+			a.finish(body, h, nil, fmt.Errorf("%w: %s", context.Cause(ctx), notBegun(h)), true)
 			return
 		}
 	}
@@ -248,6 +248,14 @@ func (a *Agent) execute(ctx context.Context, body *agentv1.CommandBody, h Handle
 	msg, err := a.call(ctx, body, h)
 	var stopped errCancelled
 	a.finish(body, h, msg, err, errors.As(context.Cause(ctx), &stopped))
+}
+
+// notBegun says what a command did that was still queued when it ended.
+func notBegun(h Handler) string {
+	if h.Destructive {
+		return "it had not begun, nothing was written"
+	}
+	return "it had not begun, nothing was done"
 }
 
 // call runs the handler; a panic is a failure of that command alone.

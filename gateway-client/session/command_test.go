@@ -303,19 +303,24 @@ func run(m proto.Message, err error) func(context.Context, *session.Call) (proto
 
 func TestCommand_cancel(t *testing.T) {
 	t.Parallel()
-	g := gatewaytest.NewGateway(t)
-	start(t, config(t, g, map[string]session.Handler{"test.wait": {Lane: commonv1.Lane_LANE_BULK, Run: func(ctx context.Context, _ *session.Call) (proto.Message, error) {
-		<-ctx.Done()
-		return nil, context.Cause(ctx)
-	}}}))
-	id := g.Send(node, ramdisk, g.Command(node, ramdisk, "test.wait", nil))
-	queued := g.Send(node, ramdisk, g.Command(node, ramdisk, "test.wait", nil))
-	for _, id := range []string{queued, id} {
-		if err := g.Server().Cancel(node, ramdisk, id, "operator"); err != nil {
-			t.Fatal(err)
-		}
-		if u := g.WaitUpdate(id); u.State != commonv1.CommandState_COMMAND_STATE_CANCELLED || !strings.Contains(u.Message, "operator") {
-			t.Errorf("got %v, want CANCELLED", u)
+	for destructive, unbegun := range map[bool]string{false: "nothing was done", true: "nothing was written"} {
+		g := gatewaytest.NewGateway(t)
+		began := make(chan struct{})
+		start(t, config(t, g, map[string]session.Handler{"test.wait": {Lane: commonv1.Lane_LANE_BULK, Destructive: destructive, Run: func(ctx context.Context, _ *session.Call) (proto.Message, error) {
+			close(began)
+			<-ctx.Done()
+			return nil, context.Cause(ctx)
+		}}}))
+		id := g.Send(node, ramdisk, g.Command(node, ramdisk, "test.wait", nil))
+		<-began
+		queued := g.Send(node, ramdisk, g.Command(node, ramdisk, "test.wait", nil))
+		for _, c := range []struct{ id, want string }{{queued, "cancelled: operator: it had not begun, " + unbegun}, {id, "cancelled: operator"}} {
+			if err := g.Server().Cancel(node, ramdisk, c.id, "operator"); err != nil {
+				t.Fatal(err)
+			}
+			if u := g.WaitUpdate(c.id); u.State != commonv1.CommandState_COMMAND_STATE_CANCELLED || u.Message != c.want {
+				t.Errorf("got %v, want CANCELLED that says %q", u, c.want)
+			}
 		}
 	}
 }

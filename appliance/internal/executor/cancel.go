@@ -57,9 +57,23 @@ func (f *flow) cancel(c Cancelled) error {
 		return ErrNotOpen
 	}
 	f.run.Cancel = &fleet.Cancel{By: fleet.Clip(c.By), Reason: fleet.Clip(c.Reason), Since: fleet.At(f.now),
-		Until: fleet.At(f.now.Add(cancelWait)), Step: s.Name, Next: "begin again with firstlight provision when you want: it wipes the disks first"}
+		Until: fleet.At(f.now.Add(cancelWait)), Step: s.Name, Next: f.afterCancel(s.Name)}
 	f.run.State = fleet.WorkflowCancelling
 	return nil
+}
+
+// again is what to do once a workflow is cancelled.
+const again = "begin again with firstlight provision when you want: it wipes the disks first"
+
+// afterCancel is what to do next about a workflow that is cancelled at a step.
+func (f *flow) afterCancel(step string) string {
+	switch step {
+	case fleet.StepNodeJoin:
+		return "the installed system runs and is no node: switch the machine off, or leave it; " + again
+	case fleet.StepActive:
+		return "the installed system runs, and its node agent has joined: switch the machine off if it is not to work; " + again
+	}
+	return again
 }
 
 // inHand returns the step's command that its agent may be at, nil when there is none.
@@ -77,7 +91,7 @@ func (f *flow) cancelled() {
 	s, x := f.run.Step(f.run.Cancel.Step), f.run.Cancel
 	c := f.inHand(s)
 	if c != nil && c.State == fleet.CommandPending && f.unsent(c) {
-		c.State, c.Ended, c.Message = fleet.CommandCancelled, fleet.At(f.now), "it was never sent"
+		c.State, c.Ended, c.Message = fleet.CommandCancelled, fleet.At(f.now), neverSent(c.Kind)
 		c = nil
 	}
 	until := f.cancelBy()
@@ -91,7 +105,7 @@ func (f *flow) cancelled() {
 		x.Next = "switch the machine off, so that nothing goes on there; then begin again with firstlight provision when you want: it wipes the disks first"
 		f.doubt(c)
 	default:
-		x.Outcome = ended(s)
+		x.Outcome = f.ended(s)
 	}
 	at := fleet.At(f.now)
 	why := "cancelled by " + x.By
@@ -124,15 +138,31 @@ func (f *flow) cancelBy() time.Time {
 	return f.notBefore
 }
 
-// ended says how the step's last command ended.
-func ended(s *fleet.Step) string {
-	if len(s.Commands) == 0 {
-		return "no command was in hand at step " + s.Name
+// neverSent says of a command that its agent never had it.
+func neverSent(kind string) string {
+	if destructive(kind) {
+		return "it was never sent, nothing was written"
 	}
-	c := s.Commands[len(s.Commands)-1]
-	out := fmt.Sprintf("%s %s", c.Kind, c.State)
-	if c.Message != "" {
-		out += ": " + c.Message
+	return "it was never sent"
+}
+
+// ended says how the cancelled step ended: by its last command, and what that means for the machine.
+func (f *flow) ended(s *fleet.Step) string {
+	out := "no command was in hand at step " + s.Name
+	for _, c := range s.Commands {
+		if f.run.Sent[c.ID].Background {
+			continue
+		}
+		out = fmt.Sprintf("%s %s", c.Kind, c.State)
+		if c.Message != "" {
+			out += ": " + c.Message
+		}
+	}
+	switch {
+	case f.before(fleet.StepWipe):
+		out += "; " + nothingWritten
+	case s.Name == fleet.StepNodeJoin:
+		out = fmt.Sprintf("image %s is written whole and its system was started; nobody joined, and its join secret is void", f.run.Image)
 	}
 	return fleet.Clip(out)
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -111,6 +112,7 @@ func TestCancelAnywhere(t *testing.T) {
 						t.Errorf("got %v, want the cancellation's end", err)
 					}
 					r.wantCancelled(step)
+					r.wantSaid(step)
 					for _, s := range r.sender.sent[before:] {
 						if s.body.Kind != "boot.cleanUp" {
 							t.Errorf("got %s sent after the cancellation, want nothing new", s.body.Kind)
@@ -140,6 +142,44 @@ func TestCancelAnywhere(t *testing.T) {
 			})
 		}
 	}
+}
+
+// wantSaid looks at what the cancellation says of the machine, by the step at which it came.
+func (r *rig) wantSaid(step string) {
+	r.t.Helper()
+	names := fleet.StepNames()
+	x, before := r.show().Cancel, slices.Index(names, step) < slices.Index(names, fleet.StepWipe)
+	if silent := strings.Contains(x.Outcome, "may still be at it"); before != strings.Contains(x.Outcome, "nothing was written") && !silent {
+		r.t.Errorf("got outcome %q at step %s, want it to say that nothing was written before the wipe, and only then", x.Outcome, step)
+	}
+	if step == fleet.StepNodeJoin && x.Outcome != "image demo is written whole and its system was started; nobody joined, and its join secret is void" {
+		r.t.Errorf("got outcome %q at step %s", x.Outcome, step)
+	}
+	runs := step == fleet.StepNodeJoin || step == fleet.StepActive
+	if runs != strings.Contains(x.Next, "the installed system runs") && !strings.Contains(x.Outcome, "may still be at it") {
+		r.t.Errorf("got next %q at step %s, want it to say whether the installed system runs", x.Next, step)
+	}
+	if !strings.Contains(x.Next, "firstlight provision") {
+		r.t.Errorf("got next %q, want how to begin again", x.Next)
+	}
+}
+
+// A command that waits for its agent is in nobody's hands: cancelled, it says that it wrote nothing.
+func TestCancelBeforeTheWipeIsSent(t *testing.T) {
+	bubble(t, func(t *testing.T, r *rig) {
+		last := "section " + executor.Sections()[len(executor.Sections())-1]
+		r.until(last)
+		r.sender.up["ramdisk"] = false
+		r.post(executor.Section{Name: executor.Sections()[len(executor.Sections())-1]})
+		if err := <-r.cancel(); err != nil {
+			t.Fatal(err)
+		}
+		r.wantCancelled(fleet.StepWipe)
+		r.wantDisk(fleet.HoldsOldData, "never wrote")
+		if got, want := r.show().Cancel.Outcome, "disk.wipe cancelled: it was never sent, nothing was written"; got != want {
+			t.Errorf("got outcome %q, want %q", got, want)
+		}
+	})
 }
 
 func (r *rig) current() string {
