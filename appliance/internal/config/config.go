@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"net/url"
 	"os"
 	"path/filepath"
 	"strings"
@@ -34,11 +35,18 @@ type Config struct {
 	// DataDir holds everything that the appliance keeps. Relative paths count from the file's directory.
 	DataDir string `toml:"data_dir"`
 	// Socket is the API's unix socket.
-	Socket      string  `toml:"socket"`
-	SiteID      string  `toml:"site_id"`
-	TrustDomain string  `toml:"trust_domain"`
-	Gateway     Gateway `toml:"gateway"`
-	Boot        Boot    `toml:"boot"`
+	Socket      string    `toml:"socket"`
+	SiteID      string    `toml:"site_id"`
+	TrustDomain string    `toml:"trust_domain"`
+	Gateway     Gateway   `toml:"gateway"`
+	Boot        Boot      `toml:"boot"`
+	Telemetry   Telemetry `toml:"telemetry"`
+}
+
+// Telemetry is what is told to others; nothing is unless the file says so.
+type Telemetry struct {
+	// OTLPEndpoint is the base URL of a receiver of traces by OTLP/HTTP, such as "http://otel.example:4318"; empty is none.
+	OTLPEndpoint string `toml:"otlp_endpoint"`
 }
 
 // Gateway is where agents connect.
@@ -137,10 +145,24 @@ func (c *Config) check() error {
 	} else if a := netip.MustParseAddrPort(c.Gateway.Listen).Addr(); a.IsUnspecified() {
 		return fmt.Errorf("gateway.advertise is missing: agents cannot reach %s", a)
 	}
+	if err := c.Telemetry.check(); err != nil {
+		return err
+	}
 	if !c.Boot.Enabled {
 		return nil
 	}
 	return c.Boot.check()
+}
+
+func (t *Telemetry) check() error {
+	if t.OTLPEndpoint == "" {
+		return nil
+	}
+	u, err := url.Parse(t.OTLPEndpoint)
+	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || u.User != nil || u.RawQuery != "" || u.Fragment != "" {
+		return fmt.Errorf("telemetry.otlp_endpoint %q: want http://HOST:PORT or https://HOST:PORT of a receiver of OTLP/HTTP", t.OTLPEndpoint)
+	}
+	return nil
 }
 
 func (b *Boot) check() error {

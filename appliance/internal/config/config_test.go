@@ -40,6 +40,13 @@ func TestParse(t *testing.T) {
 	if !c.Boot.Enabled || len(c.Boot.KernelArgs) != 1 || c.Boot.Discovery || c.Boot.ReplaceROMiPXE {
 		t.Errorf("boot: got %+v, want it on with one argument, and no discovery unless it is asked for", c.Boot)
 	}
+	if c.Telemetry.OTLPEndpoint != "" {
+		t.Errorf("telemetry: got %+v, want nothing sent unless it is asked for", c.Telemetry)
+	}
+	c, err = Parse("[telemetry]\notlp_endpoint = \"https://otel.example:4318/fl\"\n", "/")
+	if c.Telemetry.OTLPEndpoint != "https://otel.example:4318/fl" {
+		t.Errorf("telemetry: got %+v, %v, want the endpoint", c, err)
+	}
 	c, err = Parse(whole+"discovery = true\nreplace_rom_ipxe = true\n", "/")
 	if err != nil || !c.Boot.Discovery || !c.Boot.ReplaceROMiPXE {
 		t.Errorf("got %+v, %v, want discovery and the ROM's iPXE replaced", c, err)
@@ -68,6 +75,8 @@ func TestParseRefuses(t *testing.T) {
 		{"IPv6 address", `address = "10.77.0.2"`, `address = "fd00::1"`, "boot.address"},
 		{"no HTTP port", `http_listen = "10.77.0.2:8080"`, `http_listen = "10.77.0.2:0"`, "http_listen"},
 		{"argument with a space", `"console=ttyS0"`, `"console=ttyS0 quiet"`, "kernel_args"},
+		{"traces to nowhere", "[gateway]", "[telemetry]\notlp_endpoint = \"otel:4318\"\n[gateway]", "otlp_endpoint"},
+		{"traces with a password", "[gateway]", "[telemetry]\notlp_endpoint = \"http://u:p@otel:4318\"\n[gateway]", "otlp_endpoint"},
 		{"not TOML", "[gateway]", "[gateway", "line"},
 	} {
 		text := strings.Replace(whole, tc.old, tc.new, 1)

@@ -23,8 +23,14 @@ func TestEtcd(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	if got := s.Space(); got.Used <= 0 || got.File < got.Used || got.Quota < got.File || got.Alarm != "" {
+		t.Errorf("space: got %+v, want a file larger than what is used of it, below its quota, without alarm", got)
+	}
 	if err := s.Close(); err != nil {
 		t.Fatal(err)
+	}
+	if got := s.Space(); got != (store.Space{}) {
+		t.Errorf("space after Close: got %+v, want nothing", got)
 	}
 	for range changes {
 		t.Error("watch: got a change after Close, want a closed channel")
