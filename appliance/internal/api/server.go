@@ -52,6 +52,8 @@ type ServerConfig struct {
 	Fleet     Fleet
 	Images    Images
 	Workflows Workflows
+	// Metrics answers GET /metrics in Prometheus's format; nil is none.
+	Metrics http.Handler
 	// Owner is the uid that the appliance runs as; it and root may.
 	Owner uint32
 	Now   func() time.Time
@@ -85,6 +87,9 @@ func NewServer(cfg ServerConfig) *Server {
 	mux.HandleFunc("GET /v1/images", s.handle(s.listImages))
 	mux.HandleFunc("POST /v1/images", s.handle(s.addImage))
 	mux.HandleFunc("GET /v1/events", s.handle(s.events))
+	if cfg.Metrics != nil {
+		mux.HandleFunc("GET /metrics", s.metrics)
+	}
 	mux.HandleFunc("/", s.handle(func(r *http.Request) (any, error) {
 		return nil, fault.New(fault.Usage, "call the API", "", fmt.Errorf("no %s here for %s", r.Method, r.URL.Path),
 			"use the firstlight command of the same version as the appliance")
@@ -209,7 +214,7 @@ func (s *Server) addMachine(r *http.Request) (any, error) {
 	_, err = s.cfg.Fleet.AddMachine(r.Context(), fleet.Spec{
 		Name: in.Name, MACs: in.MACs, UUID: in.UUID, DiskSerials: in.DiskSerials,
 		BMCURL: in.BMCURL, BMCUser: in.BMCUser, BMCPassword: fleet.Secret(in.BMCPassword), BMCCertificateSHA256: cert,
-		Adopt: in.Adopt, From: in.From, By: by(r),
+		Firmware: in.Firmware, Adopt: in.Adopt, From: in.From, By: by(r),
 	}, s.cfg.Now())
 	if err != nil {
 		return nil, addFault(op, in.Name, err)
