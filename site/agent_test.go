@@ -20,7 +20,6 @@ import (
 
 	"github.com/insomniacslk/dhcp/dhcpv4"
 	"github.com/insomniacslk/dhcp/iana"
-	"github.com/pin/tftp/v3"
 	"github.com/u-root/u-root/pkg/cpio"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/timestamppb"
@@ -35,6 +34,7 @@ import (
 	commonv1 "firstlight/gateway-client/proto/bettercompute/common/v1"
 	sitev1 "firstlight/gateway-client/proto/bettercompute/site/v1"
 	"firstlight/site/internal/proxydhcp"
+	"firstlight/site/internal/tftp/tftptest"
 )
 
 const (
@@ -207,15 +207,7 @@ func (r *rig) get(url string) (int, []byte) {
 
 func (r *rig) tftp(name string) ([]byte, error) {
 	r.t.Helper()
-	c, err := tftp.NewClient(fmt.Sprintf("127.0.0.1:%d", r.running.tftp.Port()))
-	must(r.t, err)
-	from, err := c.Receive(name, "octet")
-	if err != nil {
-		return nil, err
-	}
-	var b bytes.Buffer
-	_, err = from.WriteTo(&b)
-	return b.Bytes(), err
+	return tftptest.Fetch(fmt.Sprintf("127.0.0.1:%d", r.running.tftp.Port()), name)
 }
 
 // event waits for one of the machine's and returns its fields.

@@ -3,11 +3,11 @@
 // It is for the site agent. It opens nothing outside its root, takes no writes, keeps no caches, and tells its Events what each
 // machine fetched. A name may begin with "t/<token>/", which names the boot that the transfer belongs to and no directory.
 //
-// It is written here because no library at hand does all that boot ROMs need: an answer to every request, from the address that
-// was asked, RFC error codes, blocks below 512 bytes, one resend per timeout whatever is repeated (RFC 1123, section 4.2.3.1), and
-// places that a flood of unanswered requests cannot hold. It speaks RFC 1350 in mode octet with the options of RFC 2347 to 2349,
-// and grants a window of one block (RFC 7440). packet.go is the codec, sender.go the transfer without I/O, transfer.go its loop,
-// slots.go the places.
+// github.com/pin/tftp/v3 serves: it negotiates, sends, waits and sends again. It speaks RFC 1350 in mode octet with the options
+// blksize (512 bytes and more) and tsize, window 1. Around it is what boot ROMs and an open segment need: an answer to every
+// request, from the address that was asked and a new port, RFC error codes, one packet per acknowledgement whatever is repeated,
+// and places that a flood of unanswered requests cannot hold. request.go reads what comes to the port and writes what the library
+// gets of it, line.go is the packet connection that the library serves one transfer on, transfer.go runs it, slots.go are the places.
 package tftp
 
 import (
@@ -37,6 +37,8 @@ const (
 	DefaultMaxBlock = 1468
 	// headers4 are IPv4, UDP and TFTP's own; headers6 are with IPv6.
 	headers4, headers6 = 20 + 8 + 4, 40 + 8 + 4
+	// maxLive bounds transfers with those that have lost their place and are about to end; a request waits for one of those.
+	maxLive = 2 * maxTransfers
 	// maxReadErrors is how many reads in a row may fail before Serve gives up.
 	maxReadErrors = 16
 	// logEvery and logBurst bound what the segment can write into the log.
@@ -73,7 +75,7 @@ type Config struct {
 	MTU int
 	// MaxBlock caps the block size whatever the MTU; 0 is DefaultMaxBlock.
 	MaxBlock int
-	// Timeout is how long the first copy of a packet waits, where the client has no wish; 0 is DefaultTimeout.
+	// Timeout is how long the first copy of a packet waits; 0 is DefaultTimeout.
 	Timeout time.Duration
 	Events  Events
 	Log     *slog.Logger
@@ -83,7 +85,9 @@ type Config struct {
 type Server struct {
 	cfg   Config
 	slots *slots
-	logs  *rate.Limiter
+	// live holds one entry for each transfer that has not ended yet: those that have a place, and those that just lost it.
+	live chan struct{}
+	logs *rate.Limiter
 }
 
 // New returns a server; Serve runs it.
@@ -94,7 +98,7 @@ func New(cfg Config) *Server {
 	if cfg.Timeout == 0 {
 		cfg.Timeout = DefaultTimeout
 	}
-	return &Server{cfg: cfg, slots: newSlots(), logs: rate.NewLimiter(rate.Every(logEvery), logBurst)}
+	return &Server{cfg: cfg, slots: newSlots(), live: make(chan struct{}, maxLive), logs: rate.NewLimiter(rate.Every(logEvery), logBurst)}
 }
 
 // Serve answers requests on conn until ctx ends (nil), and ends the transfers with it; it closes conn.
@@ -195,31 +199,27 @@ func (s *Server) begin(ctx context.Context, transfers *sync.WaitGroup, t Transfe
 	if to.Is6() {
 		headers = headers6
 	}
-	agreed := agree(r.options, size, min(s.cfg.MaxBlock, s.cfg.MTU-headers))
-	timeout := s.cfg.Timeout
-	if agreed.timeout > 0 {
-		timeout = agreed.timeout
-	}
+	largest := min(s.cfg.MaxBlock, s.cfg.MTU-headers)
+	s.live <- struct{}{}
 	transfers.Go(func() {
+		defer func() { <-s.live }()
 		defer evict(nil)
 		defer f.Close()
 		defer conn.Close()
-		snd := newSender(f, size, agreed)
-		result, err := drive(ctx, conn, snd, timeout, func() { s.slots.moved(place) })
-		t.Bytes = snd.acked()
-		s.ended(ctx, place, t, size, result, err)
+		var err error
+		t.Bytes, err = serve(ctx, conn, t.Client, r, file{f, size}, largest, s.cfg.Timeout, func() { s.slots.moved(place) })
+		s.ended(ctx, place, t, size, err)
 	})
 	return ""
 }
 
 // ended tells what became of a transfer.
-func (s *Server) ended(ctx context.Context, place *slot, t Transfer, size int64, result outcome, err error) {
+func (s *Server) ended(ctx context.Context, place *slot, t Transfer, size int64, err error) {
 	matters := s.slots.give(place)
 	switch {
-	case result == finished:
-		t.Bytes = size
+	case err == nil:
 		s.cfg.Events.Served(t)
-	case result == probed || !matters || ctx.Err() != nil:
+	case errors.Is(err, errProbe) || !matters || ctx.Err() != nil:
 		s.cfg.Log.Debug("tftp transfer ended early", "file", t.File, "client", t.Client.String(), "error", err)
 	default:
 		s.fail(t, fmt.Sprintf("the transfer stopped after %d of %d bytes: %v", t.Bytes, size, err))

@@ -17,9 +17,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/pin/tftp/v3"
-
 	"firstlight/site/internal/netif"
+	"firstlight/site/internal/tftp/tftptest"
 )
 
 const (
@@ -57,7 +56,7 @@ func (r record) Failed(t Transfer, why string) {
 	r.lines <- fmt.Sprintf("failed %s %s: %s", t.Token, t.File, why)
 }
 
-func (r record) next(t *testing.T) string {
+func (r record) next(t testing.TB) string {
 	t.Helper()
 	select {
 	case l := <-r.lines:
@@ -70,7 +69,7 @@ func (r record) next(t *testing.T) string {
 
 var content = bytes.Repeat([]byte("0123456789abcdef"), 300)
 
-func start(t *testing.T, mtu, maxBlock int) (netip.AddrPort, record, string) {
+func start(t testing.TB, mtu, maxBlock int) (netip.AddrPort, record, string) {
 	t.Helper()
 	dir := t.TempDir()
 	write(t, filepath.Join(dir, "boot", "x64", "a.efi"))
@@ -97,7 +96,7 @@ func start(t *testing.T, mtu, maxBlock int) (netip.AddrPort, record, string) {
 	return at, r, dir
 }
 
-func write(t *testing.T, path string) {
+func write(t testing.TB, path string) {
 	t.Helper()
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		t.Fatal(err)
@@ -166,20 +165,7 @@ func oack(b []byte) map[string]string {
 
 func fetch(t *testing.T, at netip.AddrPort, name string) ([]byte, error) {
 	t.Helper()
-	c, err := tftp.NewClient(at.String())
-	if err != nil {
-		t.Fatal(err)
-	}
-	c.SetBlockSize(1468)
-	c.SetTimeout(2 * time.Second)
-	c.RequestTSize(true)
-	from, err := c.Receive(name, "octet")
-	if err != nil {
-		return nil, err
-	}
-	var b bytes.Buffer
-	_, err = from.WriteTo(&b)
-	return b.Bytes(), err
+	return tftptest.Fetch(at.String(), name, "blksize", "1468", "tsize", "0")
 }
 
 func TestTFTP01_SizeProbeThenDownload(t *testing.T) {
@@ -212,7 +198,7 @@ func TestTFTP02_BlockSizeIsBoundByThePath(t *testing.T) {
 	}{
 		{1500, 0, "512", "512"}, {1500, 0, "1468", "1468"}, {1500, 0, "8192", "1468"}, {1500, 0, "65464", "1468"},
 		{1420, 0, "1468", "1388"}, {1420, 0, "512", "512"}, {9000, 8900, "65464", "8900"}, {9000, 9000, "65464", "8968"},
-		{1500, 0, "8", "8"}, {1500, 0, "7", ""}, {1500, 0, "65465", ""}, {1500, 0, "-1", ""}, {1500, 0, "abc", ""},
+		{1500, 0, "511", ""}, {1500, 0, "8", ""}, {1500, 0, "7", ""}, {1500, 0, "65465", ""}, {1500, 0, "-1", ""}, {1500, 0, "abc", ""},
 	} {
 		t.Run(fmt.Sprintf("%d-%d-%s", c.mtu, c.cap, c.ask), func(t *testing.T) {
 			t.Parallel()

@@ -1,13 +1,18 @@
 package tftp
 
 import (
+	"bufio"
 	"context"
 	"errors"
 	"fmt"
+	"io"
+	"math"
 	"net"
-	"os"
-	"syscall"
+	"net/netip"
+	"reflect"
 	"time"
+
+	"github.com/pin/tftp/v3"
 )
 
 const (
@@ -18,6 +23,8 @@ const (
 	maxBackoff     = 4
 	// maxLife bounds one transfer, whatever its client does.
 	maxLife = 15 * time.Minute
+	// readAhead is how many bytes of the file are read at a time.
+	readAhead = 16 << 10
 )
 
 // errEvicted ends a transfer for which there is no more place, or which its client has begun anew.
@@ -26,59 +33,72 @@ var errEvicted = errors.New("another transfer took its place")
 // errTooLong is a transfer that took more than maxLife.
 var errTooLong = fmt.Errorf("it took more than %s", maxLife)
 
-// errSilent is a client that did not answer.
-var errSilent = errors.New("the machine did not answer")
-
-// drive moves a file over conn, a socket connected to the client, until it is there (nil) or cannot get there. Progress is called
-// after each acknowledged packet.
-func drive(ctx context.Context, conn *net.UDPConn, s *sender, timeout time.Duration, progress func()) (outcome, error) {
-	ctx, cancel := context.WithTimeoutCause(ctx, maxLife, errTooLong)
-	defer cancel()
-	stop := context.AfterFunc(ctx, func() { conn.SetDeadline(time.Unix(1, 0)) })
-	defer stop()
-	in := make([]byte, 4+maxErrorText)
-	for copies := 0; copies <= resends; copies++ {
-		p, err := s.packet()
-		if err != nil {
-			conn.Write(encodeError(codeUndefined, "file cannot be read"))
-			return ignored, err
-		}
-		if _, err := conn.Write(p); err != nil && !errors.Is(err, syscall.ECONNREFUSED) {
-			return ignored, fmt.Errorf("send: %w", err)
-		}
-		conn.SetReadDeadline(time.Now().Add(timeout * time.Duration(min(1<<copies, maxBackoff))))
-		result, err := await(conn, s, in)
-		switch {
-		case ctx.Err() != nil:
-			conn.SetWriteDeadline(time.Time{})
-			conn.Write(encodeError(codeUndefined, "the server ends the transfer"))
-			return ignored, context.Cause(ctx)
-		case errors.Is(err, os.ErrDeadlineExceeded):
-			continue
-		case result != advanced:
-			return result, err
-		}
-		progress()
-		copies = -1
-	}
-	return ignored, errSilent
+// file is what a transfer moves.
+type file struct {
+	io.Reader
+	size int64
 }
 
-// await waits for a packet that means something. Neither strays nor repeated ACKs move the deadline.
-func await(conn *net.UDPConn, s *sender, in []byte) (outcome, error) {
-	for {
-		n, err := conn.Read(in)
-		switch {
-		case errors.Is(err, syscall.ECONNREFUSED) && s.last():
-			// It took every block and closed its socket; only its last ACK is missing (RFC 1350, section 6).
-			return finished, nil
-		case errors.Is(err, syscall.ECONNREFUSED):
-			return aborted, errors.New("the machine does not listen any more")
-		case err != nil:
-			return ignored, err
+// serve has the library move f over conn, a socket connected to the client, and returns how much arrived; no error is all of it.
+// Each transfer has a server of the library's of its own, so that timers, backoff and the end are its own too.
+func serve(ctx context.Context, conn net.Conn, client netip.AddrPort, r request, f file, largest int, timeout time.Duration, progress func()) (int64, error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, maxLife, errTooLong)
+	defer cancel()
+	block := r.granted(largest)
+	l := newLine(ctx, conn, net.UDPAddrFromAddrPort(client), r.encode(largest), block, timeout, progress)
+	defer context.AfterFunc(l.ctx, func() { conn.SetReadDeadline(time.Unix(1, 0)) })()
+
+	var result error
+	var srv *tftp.Server
+	srv = tftp.NewServer(func(_ string, out io.ReaderFrom) error {
+		widen(out, block)
+		out.(tftp.OutgoingTransfer).SetSize(f.size)
+		_, result = out.ReadFrom(bufio.NewReaderSize(&exactly{f.Reader, f.size}, readAhead))
+		if cause := context.Cause(l.ctx); result != nil && cause != nil {
+			result = cause
 		}
-		if result, err := s.receive(in[:n]); result != ignored {
-			return result, err
-		}
+		srv.Shutdown()
+		close(l.over)
+		l.kill(errOver)
+		return nil
+	}, nil)
+	srv.EnableSinglePort()
+	srv.SetTimeout(timeout)
+	srv.SetBackoff(l.backoff)
+	// The line counts the copies.
+	srv.SetRetries(math.MaxInt)
+	if err := srv.Serve(l); err != nil {
+		return 0, err
 	}
+	return l.acked, result
+}
+
+// widen lets the library send blocks of n bytes. On anything but a *net.UDPConn it knows no MTU, takes 512 bytes for it, and has no
+// setter for more, so its field is set by name. A version without the field goes on with blocks of 512, and a test says so.
+func widen(out io.ReaderFrom, n int) {
+	v := reflect.Indirect(reflect.ValueOf(out))
+	if v.Kind() != reflect.Struct {
+		return
+	}
+	if f := v.FieldByName("maxBlockLen"); f.Kind() == reflect.Int && f.CanAddr() {
+		*(*int)(f.Addr().UnsafePointer()) = n
+	}
+}
+
+// exactly reads as many bytes as it was told there are. The library takes io.ErrUnexpectedEOF for the end of the file.
+type exactly struct {
+	r    io.Reader
+	left int64
+}
+
+func (e *exactly) Read(p []byte) (int, error) {
+	if e.left == 0 {
+		return 0, io.EOF
+	}
+	n, err := e.r.Read(p[:min(int64(len(p)), e.left)])
+	e.left -= int64(n)
+	if errors.Is(err, io.EOF) && e.left > 0 {
+		err = errors.New("the file became shorter")
+	}
+	return n, err
 }

@@ -3,14 +3,18 @@ package tftp
 import (
 	"bytes"
 	"encoding/binary"
+	"fmt"
 	"net"
 	"net/netip"
 	"os"
+	"os/exec"
 	"path/filepath"
-	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"time"
+
+	"firstlight/site/internal/tftp/tftptest"
 )
 
 // seeds are the requests of real firmware, taken from a scenario's capture.
@@ -43,20 +47,41 @@ func TestRequestsOfRealFirmware(t *testing.T) {
 	}
 }
 
+func TestCurlFetches(t *testing.T) {
+	t.Parallel()
+	curl, err := exec.LookPath("curl")
+	if err != nil {
+		t.Skipf("no second client at hand: %v", err)
+	}
+	at, rec, _ := start(t, 1500, 0)
+	for _, options := range [][]string{nil, {"--tftp-no-options"}, {"--tftp-blksize", "8"}, {"--tftp-blksize", "1468"}, {"--tftp-blksize", "9000"}} {
+		c := exec.CommandContext(t.Context(), curl, append(options, "-sS", "--max-time", "10", "tftp://"+at.String()+"/t/token/snponly.efi")...)
+		var complaint bytes.Buffer
+		c.Stderr = &complaint
+		if got, err := c.Output(); err != nil || !bytes.Equal(got, content) {
+			t.Errorf("%v: got %d bytes, %v, %s, want the file", options, len(got), err, complaint.String())
+			continue
+		}
+		if l, want := rec.next(t), fmt.Sprintf("served token snponly.efi %d", len(content)); l != want {
+			t.Errorf("%v: got %q, want %q", options, l, want)
+		}
+	}
+}
+
 func TestTFTP03_RollOverOnTheWire(t *testing.T) {
 	if testing.Short() {
 		t.Skip("80,000 packets: left out of the short run")
 	}
 	t.Parallel()
 	at, rec, dir := start(t, 1500, 0)
-	want := make([]byte, 8*70000+3)
+	want := make([]byte, 512*70000+3)
 	pattern(len(want)).ReadAt(want, 0)
 	if err := os.WriteFile(filepath.Join(dir, "large"), want, 0o644); err != nil {
 		t.Fatal(err)
 	}
 	c := newRaw(t)
-	c.ask(at, opRead, "large", "octet", "blksize", "8", "tsize", "0")
-	var got []byte
+	c.ask(at, opRead, "large", "octet", "blksize", "512", "tsize", "0")
+	got := make([]byte, 0, len(want))
 	for {
 		op, rest := c.answer()
 		if op == opOACK {
@@ -64,18 +89,18 @@ func TestTFTP03_RollOverOnTheWire(t *testing.T) {
 			continue
 		}
 		n := binary.BigEndian.Uint16(rest)
-		if uint16(len(got)/8+1) == n {
+		if uint16(len(got)/512+1) == n {
 			got = append(got, rest[2:]...)
 		}
 		c.send(ack(n))
-		if len(rest) < 2+8 {
+		if len(rest) < 2+512 {
 			break
 		}
 	}
 	if !bytes.Equal(got, want) {
 		t.Errorf("got %d bytes, want the file's %d", len(got), len(want))
 	}
-	if l := rec.next(t); l != "served  large 560003" {
+	if l := rec.next(t); l != "served  large 35840003" {
 		t.Errorf("got %q", l)
 	}
 }
@@ -242,6 +267,52 @@ func TestTFTP08_FloodOfSilentClientsLeavesRoom(t *testing.T) {
 	}
 }
 
+// TestNoisyClientsAreServed has clients that say everything several times, and those that end it with several ERRORs at any moment:
+// with the library alone either could be a panic.
+func TestNoisyClientsAreServed(t *testing.T) {
+	t.Parallel()
+	at, _, _ := start(t, 1500, 0)
+	var all sync.WaitGroup
+	for i := range 100 {
+		all.Go(func() {
+			conn, err := net.ListenUDP("udp4", &net.UDPAddr{IP: net.IPv4(127, 20, 0, byte(i))})
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			defer conn.Close()
+			c := &raw{t: t, c: conn}
+			c.ask(at, opRead, "snponly.efi", "octet", "tsize", "0")
+			for last := uint16(len(content)/512 + 1); ; {
+				op, rest := c.answer()
+				n := uint16(0)
+				if op == opData {
+					n = binary.BigEndian.Uint16(rest)
+				}
+				if i%2 == 1 && int(n) == i%int(last) {
+					for range 3 {
+						c.error(3, "enough")
+						c.send(ack(n))
+					}
+					return
+				}
+				for range 3 {
+					c.send(ack(n - 1))
+					c.send(ack(n))
+					c.send([]byte{0, opOACK, 0, 0, 0, 0})
+				}
+				if n == last {
+					return
+				}
+			}
+		})
+	}
+	all.Wait()
+	if got, err := fetch(t, at, "snponly.efi"); err != nil || !bytes.Equal(got, content) {
+		t.Errorf("afterwards: got %d bytes, %v, want the file", len(got), err)
+	}
+}
+
 func TestPlacesAreBounded(t *testing.T) {
 	s := newSlots()
 	at := func(i, port int) Transfer {
@@ -300,27 +371,22 @@ func TestNewerRequestForAFileIsWhatMatters(t *testing.T) {
 
 func TestOptions(t *testing.T) {
 	for ask, want := range map[string]string{
-		"":                                "512",
-		"BLKSIZE 1432 TSIZE 0":            "1432 blksize=1432 tsize=9",
-		"windowsize 64":                   "512 windowsize=1",
-		"windowsize 0":                    "512",
-		"timeout 3 x 1":                   "512 timeout=3",
-		"timeout 0 timeout 11":            "512",
-		"tsize 0 tsize 0":                 "512 tsize=9",
-		"tsize -1 blksize 99999999999999": "512",
-		"blksize 65464":                   "1468 blksize=1468",
+		"":                                "512 f octet",
+		"BLKSIZE 1432 TSIZE 0":            "1432 f octet blksize 1432 tsize 0",
+		"windowsize 64 timeout 3 x 1":     "512 f octet",
+		"blksize 9 blksize 1024":          "512 f octet",
+		"blksize 1024 blksize 9":          "1024 f octet blksize 1024",
+		"tsize 0 tsize 7":                 "512 f octet tsize 0",
+		"tsize -1 blksize 99999999999999": "512 f octet",
+		"blksize 65464":                   "1468 f octet blksize 1468",
+		"blksize 65465 tsize":             "512 f octet",
 	} {
-		words := strings.Fields(ask)
-		var asked []option
-		for i := 0; i+1 < len(words); i += 2 {
-			asked = append(asked, option{strings.ToLower(words[i]), words[i+1]})
+		r, err := parseRequest(tftptest.Request(opRead, append([]string{"f", "OCTET"}, strings.Fields(ask)...)...))
+		if err != nil {
+			t.Errorf("%q: %v", ask, err)
 		}
-		a := agree(asked, 9, 1468)
-		got := strconv.Itoa(a.block)
-		for _, o := range a.granted {
-			got += " " + o.name + "=" + o.value
-		}
-		if got != want {
+		words := strings.Split(string(r.encode(1468)[2:]), "\x00")
+		if got := strings.TrimSpace(fmt.Sprint(r.granted(1468), " ", strings.Join(words, " "))); got != want {
 			t.Errorf("%q: got %q, want %q", ask, got, want)
 		}
 	}
