@@ -23,6 +23,7 @@ const (
 	maxSerials  = 16
 	maxSerial   = 128
 	maxUser     = 64
+	maxPlace    = 64
 	maxPassword = 256
 )
 
@@ -61,6 +62,8 @@ type Spec struct {
 	// From is the name of a discovered machine that becomes this one: with its MACs, its UUID where the specification names
 	// none, and its inventory, and with a node id of its own: what runs there now has no part in it. Empty for none.
 	From string
+	// Place is where people find it; it may be empty.
+	Place string
 	// By is who says it, for people.
 	By string
 }
@@ -69,12 +72,17 @@ type Spec struct {
 var ErrTaken = errors.New("already taken")
 
 // check normalises the specification in place.
-func (s *Spec) check() error {
+func (s *Spec) check() error { return s.checkAs("add machine") }
+
+func (s *Spec) checkAs(op string) error {
 	bad := func(format string, args ...any) error {
-		return fmt.Errorf("add machine %q: "+format, append([]any{s.Name}, args...)...)
+		return fmt.Errorf(op+" %q: "+format, append([]any{s.Name}, args...)...)
 	}
 	if !ident.Valid(s.Name) {
 		return bad("want a name of 1 to %d letters a-z, digits, '.' and '-'", ident.MaxLen)
+	}
+	if len(s.Place) > maxPlace || Clip(s.Place) != s.Place {
+		return bad("place %q: want at most %d bytes on one line", Clip(s.Place), maxPlace)
 	}
 	if len(s.MACs) == 0 || len(s.MACs) > maxMACs {
 		return bad("want 1 to %d MACs, got %d", maxMACs, len(s.MACs))
@@ -152,7 +160,7 @@ func (r *Repo) AddMachine(ctx context.Context, s Spec, now time.Time) (Record, e
 	}
 	rec := Record{
 		Name: s.Name, NodeID: ident.New("node"), MACs: s.MACs, UUID: s.UUID, DiskSerials: s.DiskSerials,
-		BMC: BMC{URL: s.BMCURL, User: s.BMCUser}, BMCCertificateSHA256: s.BMCCertificateSHA256, Added: At(now),
+		BMC: BMC{URL: s.BMCURL, User: s.BMCUser}, Place: s.Place, BMCCertificateSHA256: s.BMCCertificateSHA256, Added: At(now),
 	}
 	if s.Adopt {
 		rec.Adopted, rec.Protected = true, &Protection{Since: At(now), By: s.By, Why: "adopted as a machine that runs"}

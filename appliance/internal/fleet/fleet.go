@@ -147,6 +147,10 @@ type Machine struct {
 	UUID        string       `json:"uuid"`
 	DiskSerials []string     `json:"disk_serials"`
 	BMC         BMC          `json:"bmc"`
+	// Place is where people find it, such as rack and unit; empty when nobody said.
+	Place string `json:"place"`
+	// Added is when it became known, null for a machine of an earlier version that did not keep it.
+	Added Time `json:"added"`
 	// Image is the name of the newest workflow's image.
 	Image string `json:"image"`
 	// Waiting is what the newest workflow waits for, nil when it waits for nothing.

@@ -11,6 +11,9 @@ import (
 // ErrNotProtected: there is no protection to remove.
 var ErrNotProtected = errors.New("machine is not protected")
 
+// ErrProtected: a person protects the machine.
+var ErrProtected = errors.New("machine is protected")
+
 // Protect marks a machine: no workflow touches its disks until Unprotect. The first mark stays.
 func (r *Repo) Protect(ctx context.Context, name, by, why string, now time.Time) (Record, error) {
 	return r.Update(ctx, name, func(m *Record) error {

@@ -10,7 +10,7 @@ import (
 // Bounds of a record.
 const (
 	// MaxMachines bounds the fleet of one appliance.
-	MaxMachines = 4096
+	MaxMachines = 16384
 	// MaxAlarms bounds the alarms kept per machine.
 	MaxAlarms = 32
 	// MaxRevoked bounds the revoked keys kept per machine; a certificate lives 24 hours, so older ones are dead anyway.
@@ -27,6 +27,8 @@ type Record struct {
 	UUID        string   `json:"uuid"`
 	DiskSerials []string `json:"disk_serials"`
 	BMC         BMC      `json:"bmc"`
+	// Place is where people find it, such as rack and unit; text from a person.
+	Place string `json:"place,omitempty"`
 	// BMCCertificateSHA256 is the digest of the controller's leaf certificate, 32 bytes.
 	BMCCertificateSHA256 []byte `json:"bmc_certificate_sha256"`
 	Added                Time   `json:"added"`
