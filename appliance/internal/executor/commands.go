@@ -21,7 +21,7 @@ func (f *flow) commands(s *fleet.Step, p fleet.PlannedStep) (ok bool, err error)
 		case !c.State.Ended():
 			return false, nil
 		case c.State != fleet.CommandSucceeded:
-			f.fail(s.Name, c.Kind, orText(c.Message, c.Kind+" "+string(c.State)), f.remedy(c, p))
+			f.fail(s.Name, c.Kind, f.cause(c), f.remedy(c, p))
 			return false, nil
 		}
 	}
@@ -48,8 +48,19 @@ func (f *flow) forbidden(step, kind string, mark *fleet.Protection) {
 		"when it may be wiped after all: firstlight machine unprotect "+f.run.Machine+", then firstlight provision")
 }
 
+// cause is why a command's step failed.
+func (f *flow) cause(c *fleet.Command) string {
+	if strings.HasPrefix(c.Message, interrupted) {
+		return c.Message + "; " + holding(f.run.Disks)
+	}
+	return orText(c.Message, c.Kind+" "+string(c.State))
+}
+
 // remedy is what to do about a command that did not succeed.
 func (f *flow) remedy(c *fleet.Command, p fleet.PlannedStep) string {
+	if strings.HasPrefix(c.Message, interrupted) {
+		return "the machine's console says how its agent died; then begin again with firstlight provision, which wipes the disks first"
+	}
 	if sent := f.run.Sent[c.ID]; sent != nil && c.State == fleet.CommandRejected {
 		switch sent.Reject {
 		case "UNTRUSTED_KEY", "BAD_SIGNATURE", "UNSIGNED":

@@ -305,7 +305,10 @@ func TestInterruptedWipe(t *testing.T) {
 	bubble(t, func(t *testing.T, r *rig) {
 		r.until("ok disk.wipe")
 		r.report("disk.wipe", executor.Report{State: fleet.CommandFailed, Message: "interrupted: the agent was restarted while it ran disk.wipe"})
-		r.wantFailed("wipe", "interrupted")
+		r.wantFailed("wipe", "interrupted: the agent was restarted while it ran disk.wipe; disk "+serial+" holds partly wiped")
+		if next := r.show().Failure.Next; !contains(next, "console") || !contains(next, "firstlight provision") {
+			t.Errorf("got next %q, want where to look and how to begin again", next)
+		}
 		r.wantDisk(fleet.HoldsPartlyWiped, "interrupted")
 	})
 }
