@@ -3,8 +3,8 @@
 // peer, joined by a bridge, with one tap per machine.
 //
 // It is for testbed scenarios and for tests of the testbed. It is not a network
-// emulator (no loss, delay or VLAN; the host kernel has none of it) and not for
-// production. It needs root, iproute2 and dnsmasq. It touches only what it
+// emulator (a machine's link can be made slow; no loss, delay or VLAN: the host
+// kernel has none of it) and not for production. It needs root, iproute2 and dnsmasq. It touches only what it
 // made: every name carries the process that owns it, and what a killed process
 // left behind is swept at the next New.
 package netlab
@@ -16,6 +16,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -173,6 +174,22 @@ func (l *Lab) build(ctx context.Context) error {
 	}
 	return l.startDHCP(ctx)
 }
+
+// Throttle bounds what machine i receives, in bits per second; 0 takes the bound away. What it sends is not bounded.
+func (l *Lab) Throttle(ctx context.Context, i int, bits int64) error {
+	args := []string{"-n", l.NS(Segment), "qdisc", "replace", "dev", l.Tap(i), "root", "tbf", "rate", fmt.Sprintf("%dbit", bits),
+		"burst", strconv.Itoa(throttleBurst), "latency", "2s"}
+	if bits == 0 {
+		args = []string{"-n", l.NS(Segment), "qdisc", "del", "dev", l.Tap(i), "root"}
+	}
+	if _, err := run(ctx, "tc", args...); err != nil {
+		return fmt.Errorf("throttle %s: %w", l.Tap(i), err)
+	}
+	return nil
+}
+
+// throttleBurst is what passes a throttle at once, in bytes: more than any frame on the segment.
+const throttleBurst = 16 << 10
 
 // ip runs a batch of ip commands inside a role's namespace.
 func (l *Lab) ip(ctx context.Context, role string, lines []string) error {

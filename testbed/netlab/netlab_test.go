@@ -76,6 +76,29 @@ func TestLabCarriesTrafficBetweenItsHosts(t *testing.T) {
 	}
 }
 
+func TestThrottleIsSetAndTakenAway(t *testing.T) {
+	t.Parallel()
+	l := newLab(t, "slow", 1)
+	for _, c := range []struct {
+		bits int64
+		want string
+	}{{128_000, "tbf"}, {4_000_000, "rate 4Mbit"}, {0, ""}} {
+		if err := l.Throttle(t.Context(), 0, c.bits); err != nil {
+			t.Fatal(err)
+		}
+		got, err := run(t.Context(), "tc", "-n", l.NS(Segment), "qdisc", "show", "dev", l.Tap(0))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if strings.Contains(got, "tbf") != (c.bits > 0) || !strings.Contains(got, c.want) {
+			t.Errorf("throttled to %d bits per second: got %q, want %q", c.bits, got, c.want)
+		}
+	}
+	if err := l.Throttle(t.Context(), 7, 1000); err == nil {
+		t.Error("throttle of a machine that is not there: got no error")
+	}
+}
+
 func TestLabDHCPGivesAnAddressAndNoBootOption(t *testing.T) {
 	t.Parallel()
 	l := newLab(t, "dhcp", 1)

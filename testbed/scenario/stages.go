@@ -6,8 +6,10 @@ import (
 	"fmt"
 	"path/filepath"
 	"slices"
+	"strings"
 	"time"
 
+	"firstlight/imagebuild/manifest"
 	"firstlight/testbed/judge"
 )
 
@@ -16,6 +18,12 @@ type stop struct {
 	stage string
 	// pauseAfter is the stage before, where this one is too short to be met; empty waits until it runs.
 	pauseAfter string
+	// slow makes the stage long from outside, before the machine is ordered, and fast takes that back; nil changes nothing.
+	slow, fast func(ctx context.Context, r *run) error
+	// goesOn: the installed system runs on, and may write.
+	goesOn bool
+	// also looks at what else must hold, before the machine stands still; nil for nothing.
+	also func(ctx context.Context, r *run, prefix string) error
 	// holds is what the record must say of the disk.
 	holds string
 	// bytes looks at the disk file, while the machine stands still.
@@ -59,6 +67,12 @@ func unstartable(r *run) []judge.Check {
 	return []judge.Check{unbootable(r), judge.NoTrace(r.disk().path, r.disk().pattern)}
 }
 
+// started: the image, but for the file system that the deployed system has mounted since.
+func started(r *run) []judge.Check {
+	return append(judge.DeployedBeside(r.disk().path, r.image.Manifest, filepath.Join(r.image.Dir, "blobs"), manifest.RoleRoot),
+		judge.NoTrace(r.disk().path, r.disk().pattern))
+}
+
 // deployed: the whole image, byte for byte. Only while the deployed system has not run.
 func deployed(r *run) []judge.Check {
 	return judge.Deployed(r.disk().path, r.image.Manifest, filepath.Join(r.image.Dir, "blobs"))
@@ -93,21 +107,22 @@ func (r *run) meet(ctx context.Context, s stop) error {
 	}
 }
 
-// inHand says whether a stage is under way: one that writes has begun to.
+// inHand says whether a stage is under way: one that writes has begun to, one that asks the controller has asked.
 func inHand(rec *judge.Record, stage string) bool {
 	st := rec.Step(stage)
 	if st == nil || st.State != "running" {
 		return false
 	}
-	if stage != "wipe" && stage != "deploy" {
-		return true
+	switch stage {
+	case "power-on":
+		// The controller is asked, and has not answered.
+		return slices.ContainsFunc(st.Commands, func(c judge.Command) bool {
+			return strings.HasPrefix(c.Kind, "bmc.") && c.Ended == nil && c.State != "pending"
+		})
+	case "wipe", "deploy":
+		return slices.ContainsFunc(st.Commands, func(c judge.Command) bool { return c.Progress != nil && c.Progress.Done > 0 })
 	}
-	for _, c := range st.Commands {
-		if c.Progress != nil && c.Progress.Done > 0 {
-			return true
-		}
-	}
-	return false
+	return true
 }
 
 // holds is what the record says of the disk, with the reason.
