@@ -183,11 +183,18 @@ func (b *boots) assertion(l lease.Lease) ([]byte, error) {
 	return overlay, nil
 }
 
-// Report implements httpboot.Boots.
+// Report implements httpboot.Boots. Only the address that fetched the boot's script reports on it.
 func (b *boots) Report(token, text string, client netip.AddrPort) error {
 	l, ok := b.leases.ByToken(token)
 	if !ok {
 		return httpboot.ErrUnknown
+	}
+	if err := l.Reporting(client.Addr()); err != nil {
+		// They have an allowance of their own, so that strangers do not take the machine's.
+		if !b.events.reports.allow(l.ID+" refused", reportsPerSecond, reportBurst) {
+			return httpboot.ErrTooMany
+		}
+		return b.refused("boot.report.refused", "its report taken", l, client, err)
 	}
 	if !b.events.reports.allow(l.ID, reportsPerSecond, reportBurst) {
 		return httpboot.ErrTooMany

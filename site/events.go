@@ -16,7 +16,7 @@ const (
 	// eventsPerSecond and eventBurst bound the events of one lease, or of one known machine without a lease: anybody on the segment
 	// can cause them. All others share one allowance.
 	eventsPerSecond, eventBurst = 1, 60
-	// reportsPerSecond and reportBurst bound the reports of one lease.
+	// reportsPerSecond and reportBurst bound the reports of one lease, and apart from them those that others make in its name.
 	reportsPerSecond, reportBurst = 0.1, 5
 )
 

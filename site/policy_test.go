@@ -372,6 +372,69 @@ func TestFetchedScriptIsItsFetchersAlone(t *testing.T) {
 	}
 }
 
+func TestOnlyTheMachineReportsOnItsBoot(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	r.start()
+	r.succeed("boot.prepareRamdisk", r.lease("lease-1"))
+	script := r.offer(r.discover(true))
+	report := func(by *http.Client, ending string) int {
+		t.Helper()
+		url := strings.Replace(script, "script.ipxe", ending, 1)
+		resp, err := by.Get(url)
+		if ending == "report" {
+			resp, err = by.Post(url, "text/plain", strings.NewReader("all is well"))
+		}
+		must(t, err)
+		resp.Body.Close()
+		return resp.StatusCode
+	}
+	if status := report(http.DefaultClient, "report"); status != http.StatusGone {
+		t.Errorf("before the script was fetched: got %d, want 410", status)
+	}
+	if f := r.event("boot.report.refused"); !strings.Contains(f["reason"], "was not fetched yet") || f["lease"] != "lease-1" {
+		t.Errorf("got %v", f)
+	}
+	if status, _ := r.get(script); status != 200 {
+		t.Fatalf("script: got %d", status)
+	}
+	stranger := from("127.0.0.66")
+	for _, ending := range []string{"report", "failed/kernel"} {
+		if status := report(stranger, ending); status != http.StatusGone {
+			t.Errorf("%s from another address: got %d, want 410", ending, status)
+		}
+	}
+	answers := map[int]int{}
+	for answers[http.StatusTooManyRequests] == 0 && answers[http.StatusGone] < 10*reportBurst {
+		answers[report(stranger, "report")]++
+	}
+	if len(answers) != 2 || answers[http.StatusTooManyRequests] != 1 {
+		t.Errorf("stranger that goes on: got %v, want 410 and at last 429", answers)
+	}
+	if status := report(http.DefaultClient, "report"); status != http.StatusNoContent {
+		t.Errorf("the machine itself: got %d, want 204", status)
+	}
+	if f := r.event("boot.report"); f["text"] != "all is well" || !strings.HasPrefix(f["client"], "127.0.0.1:") {
+		t.Errorf("got %v", f)
+	}
+	refused := 0
+	for _, e := range r.gateway.Events() {
+		if e.Kind == "boot.report.refused" {
+			refused++
+			if strings.Contains(fmt.Sprint(e.Fields, e.Message), "all is well") {
+				t.Errorf("got a stranger's words in %v", e)
+			}
+		}
+	}
+	if want := 3 + answers[http.StatusGone]; refused != want {
+		t.Errorf("got %d events of refused reports, want %d: one for each", refused, want)
+	}
+	r.succeed("boot.cleanUp", &sitev1.CleanUpBoot{LeaseId: "lease-1", Reason: sitev1.CleanUpBoot_REASON_CONSUMED})
+	if status := report(http.DefaultClient, "report"); status != http.StatusNoContent {
+		t.Errorf("the machine itself after the lease: got %d, want 204", status)
+	}
+}
+
 func TestOffersAreCountedForABoundedNumberOfMachines(t *testing.T) {
 	var o offers
 	for i := range 5 * maxWatched {

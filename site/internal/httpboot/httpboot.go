@@ -65,7 +65,7 @@ type Boots interface {
 	Firmware(token, name string) error
 	// Overlay returns an overlay initrd of a boot: discovery.SiteFile or discovery.BootFile.
 	Overlay(token, name string, client netip.AddrPort) ([]byte, error)
-	// Report hands on what a machine says of its boot.
+	// Report hands on what a machine says of its boot; *Refused for a client that is not the machine.
 	Report(token, text string, client netip.AddrPort) error
 	// Served is called after a file was sent to its last byte: token is empty for a file that all boots share.
 	Served(token, name string, client netip.AddrPort)

@@ -144,6 +144,18 @@ func (l Lease) serving(client netip.Addr) error {
 	return l.Over()
 }
 
+// Reporting returns why client may not say anything of the boot, nil when it may: in whatever state the lease is, its machine is the
+// one that fetched the script.
+func (l Lease) Reporting(client netip.Addr) error {
+	switch {
+	case !l.Client.IsValid():
+		return refuse("the script of boot lease %s was not fetched yet, nobody reports on its boot", l.ID)
+	case client != l.Client:
+		return refuse("the script of boot lease %s was fetched by %s, %s does not report on its boot", l.ID, l.Client, client)
+	}
+	return nil
+}
+
 func stamp(t time.Time) string { return t.UTC().Format(time.RFC3339) }
 
 // shares says whether the two leases are for a common MAC.
