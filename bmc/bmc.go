@@ -12,6 +12,7 @@ package bmc
 import (
 	"context"
 	"errors"
+	"strings"
 )
 
 // PowerState is the power state of a machine as its controller reports it.
@@ -47,15 +48,36 @@ const (
 	BootCD   BootDevice = "cd"
 )
 
+// FirmwareMode is how a machine's firmware boots.
+type FirmwareMode string
+
+// ModeAsIs leaves the machine's mode alone; read from a controller it says that
+// the controller shows none.
+const (
+	ModeAsIs FirmwareMode = ""
+	ModeUEFI FirmwareMode = "uefi"
+	ModeBIOS FirmwareMode = "bios"
+)
+
 // Override is a change of the boot order. The zero value and every value with
-// the device BootNone mean "no override"; Once and UEFI are then ignored.
+// the device BootNone mean "no override"; Once and Mode are then ignored.
 type Override struct {
 	Device BootDevice
 	// Once limits the override to the next power on. Without it the override
 	// stays until it is set to BootNone.
 	Once bool
-	// UEFI asks for a UEFI boot; false asks for a legacy (BIOS) boot.
-	UEFI bool
+	// Mode is the firmware mode that is ordered with it.
+	Mode FirmwareMode
+}
+
+// Meets reports whether an override that was read from a controller is the
+// wanted one. The mode counts where one is wanted and the controller shows one:
+// a controller without the setting has none to get wrong (RF-02).
+func (o Override) Meets(want Override) bool {
+	if want.Mode == ModeAsIs || o.Mode == ModeAsIs {
+		o.Mode = want.Mode
+	}
+	return o.Same(want)
 }
 
 // Same reports whether two overrides have the same effect.
@@ -73,14 +95,14 @@ func (o Override) String() string {
 	if o.none() {
 		return "no override"
 	}
-	how, mode := "until changed", "legacy"
+	how := "until changed"
 	if o.Once {
 		how = "once"
 	}
-	if o.UEFI {
-		mode = "UEFI"
+	if o.Mode != ModeAsIs {
+		how += ", " + strings.ToUpper(string(o.Mode))
 	}
-	return string(o.Device) + " (" + how + ", " + mode + ")"
+	return string(o.Device) + " (" + how + ")"
 }
 
 // Controller is one machine's power, reached through its management

@@ -34,19 +34,41 @@ func TestSecretNeverPrints(t *testing.T) {
 
 func TestOverrideSame(t *testing.T) {
 	t.Parallel()
-	pxe := bmc.Override{Device: bmc.BootPXE, Once: true, UEFI: true}
+	pxe := bmc.Override{Device: bmc.BootPXE, Once: true, Mode: bmc.ModeUEFI}
 	for _, c := range []struct {
 		a, b bmc.Override
 		want bool
 	}{
 		{bmc.Override{}, bmc.Override{Device: bmc.BootNone, Once: true}, true},
 		{pxe, pxe, true},
-		{pxe, bmc.Override{Device: bmc.BootPXE, UEFI: true}, false},
+		{pxe, bmc.Override{Device: bmc.BootPXE, Mode: bmc.ModeUEFI}, false},
 		{pxe, bmc.Override{Device: bmc.BootPXE, Once: true}, false},
 		{pxe, bmc.Override{}, false},
 	} {
 		if got := c.a.Same(c.b); got != c.want {
 			t.Errorf("%s same as %s: got %v, want %v", c.a, c.b, got, c.want)
+		}
+	}
+}
+
+func TestOverrideMeets(t *testing.T) {
+	t.Parallel()
+	at := func(mode bmc.FirmwareMode) bmc.Override {
+		return bmc.Override{Device: bmc.BootPXE, Once: true, Mode: mode}
+	}
+	for _, c := range []struct {
+		got, want bmc.Override
+		meets     bool
+	}{
+		{at(bmc.ModeUEFI), at(bmc.ModeUEFI), true},
+		{at(bmc.ModeUEFI), at(bmc.ModeBIOS), false},
+		{at(bmc.ModeBIOS), at(bmc.ModeAsIs), true},
+		{at(bmc.ModeAsIs), at(bmc.ModeBIOS), true}, // the controller shows none (RF-02)
+		{bmc.Override{Device: bmc.BootPXE, Mode: bmc.ModeUEFI}, at(bmc.ModeAsIs), false},
+		{bmc.Override{Device: bmc.BootNone, Mode: bmc.ModeUEFI}, at(bmc.ModeAsIs), false},
+	} {
+		if got := c.got.Meets(c.want); got != c.meets {
+			t.Errorf("%s meets %s: got %v, want %v", c.got, c.want, got, c.meets)
 		}
 	}
 }
@@ -113,7 +135,7 @@ func TestSetBootOverrideNamesWhatWasFound(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var m bmctest.Twin
 		m.SetFaults(bmctest.Faults{IgnoreOverride: true})
-		_, err := bmc.SetBootOverride(t.Context(), &m, bmc.Override{Device: bmc.BootPXE, Once: true, UEFI: true})
+		_, err := bmc.SetBootOverride(t.Context(), &m, bmc.Override{Device: bmc.BootPXE, Once: true, Mode: bmc.ModeUEFI})
 		if want := "wanted pxe (once, UEFI), found no override"; !errors.Is(err, bmc.ErrNotConfirmed) || !strings.Contains(err.Error(), want) {
 			t.Errorf("got %v, want a text with %q", err, want)
 		}

@@ -74,6 +74,7 @@ func reach(ctx context.Context, c Controller, now, want PowerState) (PowerState,
 // ctx ends. It returns the override last read. A controller without the
 // ability gives an error that wraps ErrUnsupported; one that accepts the
 // change and does not show it, ErrNotConfirmed with what was wanted and found.
+// The mode is looked at only where o orders one.
 func SetBootOverride(ctx context.Context, c Controller, o Override) (Override, error) {
 	b, ok := c.(BootOverrider)
 	if !ok {
@@ -86,7 +87,7 @@ func SetBootOverride(ctx context.Context, c Controller, o Override) (Override, e
 	}
 	got, err := poll(ctx, func(ctx context.Context) (Override, bool, error) {
 		got, err := b.BootOverride(ctx)
-		return got, got.Same(o), err
+		return got, got.Meets(o), err
 	})
 	if err != nil {
 		return got, fmt.Errorf("boot override: wanted %s, found %s: %w", o, got, err)

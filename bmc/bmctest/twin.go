@@ -14,11 +14,12 @@ import (
 )
 
 // Twin is a machine with its controller, in memory. It starts powered off,
-// without an override. The zero value is ready.
+// in UEFI mode, without an override. The zero value is ready.
 type Twin struct {
 	mu       sync.Mutex
 	on       bool
 	override bmc.Override
+	mode     bmc.FirmwareMode // "" is ModeUEFI
 	closed   bool
 	boots    []bmc.BootDevice
 	faults   Faults
@@ -124,7 +125,11 @@ func (t *Twin) BootOverride(ctx context.Context) (bmc.Override, error) {
 	if t.override.Same(bmc.Override{}) {
 		return bmc.Override{Device: bmc.BootNone}, nil
 	}
-	return t.override, nil
+	o := t.override
+	if o.Mode = t.mode; o.Mode == bmc.ModeAsIs {
+		o.Mode = bmc.ModeUEFI
+	}
+	return o, nil
 }
 
 // SetBootOverride implements bmc.BootOverrider.
@@ -138,9 +143,13 @@ func (t *Twin) SetBootOverride(ctx context.Context, o bmc.Override) error {
 	default:
 		return fmt.Errorf("twin: boot device %q: %w", string(o.Device), bmc.ErrUnsupported)
 	}
-	if !t.faults.IgnoreOverride {
-		t.override = o
+	if t.faults.IgnoreOverride {
+		return nil
 	}
+	if o.Mode != bmc.ModeAsIs {
+		t.mode = o.Mode
+	}
+	t.override = o
 	return nil
 }
 

@@ -113,16 +113,34 @@ func (c *Controller) BootOverride(ctx context.Context) (bmc.Override, error) {
 }
 
 // SetBootOverride changes the boot override; it does not restart the machine.
-// Nothing is sent when the controller already shows the wanted override.
+// Nothing is sent when the controller already shows the wanted override. A mode
+// that is to stay as it is and does not, because the controller falls back to
+// another one when none is sent (RF-02), is set back, once.
 func (c *Controller) SetBootOverride(ctx context.Context, o bmc.Override) error {
-	return c.do(ctx, "set the boot override", func(s *redfish.ComputerSystem) error {
-		if fromBoot(s.Boot).Same(o) {
+	var before redfish.BootSourceOverrideMode
+	patch := func(s *redfish.ComputerSystem) error {
+		if fromBoot(s.Boot).Meets(o) {
 			return nil
 		}
 		b, err := toBoot(o, s.Boot)
 		if err != nil {
 			return err
 		}
+		before = s.Boot.BootSourceOverrideMode
+		return s.SetBoot(b)
+	}
+	if err := c.do(ctx, "set the boot override", patch); err != nil || o.Mode != bmc.ModeAsIs || before == "" {
+		return err
+	}
+	return c.do(ctx, "set the boot mode back to what it was", func(s *redfish.ComputerSystem) error {
+		if s.Boot.BootSourceOverrideMode == before {
+			return nil
+		}
+		b, err := toBoot(o, s.Boot)
+		if err != nil {
+			return err
+		}
+		b.BootSourceOverrideMode = before
 		return s.SetBoot(b)
 	})
 }

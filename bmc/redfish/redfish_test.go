@@ -50,11 +50,11 @@ func (h *host) Powered() bool {
 	return h.on
 }
 
-// simulate starts a BMC on the loopback.
-func simulate(t *testing.T) (*bmcsim.Server, *host, redfish.Config) {
+// simulate starts a BMC on the loopback; modes are the machine's, both when there are none.
+func simulate(t *testing.T, modes ...string) (*bmcsim.Server, *host, redfish.Config) {
 	t.Helper()
 	h := &host{}
-	s, err := bmcsim.New(bmcsim.Config{Username: user, Password: password, Host: h, Log: slog.New(slog.NewTextHandler(t.Output(), nil))})
+	s, err := bmcsim.New(bmcsim.Config{Username: user, Password: password, Host: h, Modes: modes, Log: slog.New(slog.NewTextHandler(t.Output(), nil))})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -106,7 +106,7 @@ func TestRF02_NoModeProperty(t *testing.T) {
 	s, h, cfg := simulate(t)
 	s.SetFaults(bmcsim.Faults{NoMode: true})
 	c := open(t, cfg)
-	if err := c.SetBootOverride(t.Context(), bmc.Override{Device: bmc.BootPXE, Once: true, UEFI: true}); err != nil {
+	if _, err := bmc.SetBootOverride(t.Context(), c, bmc.Override{Device: bmc.BootPXE, Once: true, Mode: bmc.ModeUEFI}); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := bmc.SetPower(t.Context(), c, bmc.ActionOn); err != nil {
@@ -117,12 +117,51 @@ func TestRF02_NoModeProperty(t *testing.T) {
 	}
 }
 
+// RF-02: a mode that nobody ordered is not sent, stays what it was, and is set back where the controller loses it.
+func TestRF02_ModeStaysAsItIs(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		faults  bmcsim.Faults
+		order   bmc.FirmwareMode
+		mode    string
+		patches int
+	}{
+		{bmcsim.Faults{}, bmc.ModeAsIs, "UEFI", 0},
+		{bmcsim.Faults{}, bmc.ModeUEFI, "UEFI", 1},
+		{bmcsim.Faults{}, bmc.ModeBIOS, "Legacy", 1},
+		{bmcsim.Faults{ResetsMode: true}, bmc.ModeAsIs, "UEFI", 1},
+		{bmcsim.Faults{ResetsMode: true}, bmc.ModeUEFI, "UEFI", 1},
+	} {
+		s, _, cfg := simulate(t)
+		s.SetFaults(c.faults)
+		want := bmc.Override{Device: bmc.BootPXE, Once: true, Mode: c.order}
+		got, err := bmc.SetBootOverride(t.Context(), open(t, cfg), want)
+		if err != nil || !got.Meets(want) || s.Mode() != c.mode || s.Stats().ModePatches != c.patches {
+			t.Errorf("%+v, order %q: got %s, %v, mode %s after %d orders of one; want %s after %d", c.faults, c.order, got, err, s.Mode(), s.Stats().ModePatches, c.mode, c.patches)
+		}
+	}
+}
+
+// A mode that the machine does not have is refused in the controller's words.
+func TestRF02_ModeThatTheMachineLacks(t *testing.T) {
+	t.Parallel()
+	_, _, cfg := simulate(t, "Legacy")
+	c := open(t, cfg)
+	_, err := bmc.SetBootOverride(t.Context(), c, bmc.Override{Device: bmc.BootPXE, Once: true, Mode: bmc.ModeUEFI})
+	if err == nil || !strings.Contains(err.Error(), "BootSourceOverrideMode") {
+		t.Errorf("got %v, want the refusal", err)
+	}
+	if _, err := bmc.SetBootOverride(t.Context(), c, bmc.Override{Device: bmc.BootPXE, Once: true}); err != nil {
+		t.Errorf("without a mode: %v", err)
+	}
+}
+
 // RF-01 as far as the header form: the tag that GET gave is sent with PATCH.
 func TestRF01_IfMatch(t *testing.T) {
 	t.Parallel()
 	s, _, cfg := simulate(t)
 	s.SetFaults(bmcsim.Faults{NeedIfMatch: true})
-	want := bmc.Override{Device: bmc.BootPXE, Once: true, UEFI: true}
+	want := bmc.Override{Device: bmc.BootPXE, Once: true, Mode: bmc.ModeUEFI}
 	if got, err := bmc.SetBootOverride(t.Context(), open(t, cfg), want); err != nil || !got.Same(want) {
 		t.Errorf("got %s, %v; want %s", got, err, want)
 	}
@@ -132,7 +171,7 @@ func TestOverrideOnceDecidesOneBoot(t *testing.T) {
 	t.Parallel()
 	_, h, cfg := simulate(t)
 	c := open(t, cfg)
-	if _, err := bmc.SetBootOverride(t.Context(), c, bmc.Override{Device: bmc.BootPXE, Once: true, UEFI: true}); err != nil {
+	if _, err := bmc.SetBootOverride(t.Context(), c, bmc.Override{Device: bmc.BootPXE, Once: true, Mode: bmc.ModeUEFI}); err != nil {
 		t.Fatal(err)
 	}
 	for range 2 {
@@ -152,7 +191,7 @@ func TestLyingControllerIsNotBelieved(t *testing.T) {
 	c := open(t, cfg)
 	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
 	defer cancel()
-	_, err := bmc.SetBootOverride(ctx, c, bmc.Override{Device: bmc.BootPXE, Once: true, UEFI: true})
+	_, err := bmc.SetBootOverride(ctx, c, bmc.Override{Device: bmc.BootPXE, Once: true, Mode: bmc.ModeUEFI})
 	if !errors.Is(err, bmc.ErrNotConfirmed) || !strings.Contains(err.Error(), "wanted pxe (once, UEFI), found no override") {
 		t.Errorf("override: got %v, want %v with both values", err, bmc.ErrNotConfirmed)
 	}

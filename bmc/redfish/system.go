@@ -113,7 +113,7 @@ func fromBoot(b redfish.Boot) bmc.Override {
 	}
 	o := bmc.Override{
 		Once: b.BootSourceOverrideEnabled == redfish.OnceBootSourceOverrideEnabled,
-		UEFI: b.BootSourceOverrideMode == redfish.UEFIBootSourceOverrideMode,
+		Mode: fromMode(b.BootSourceOverrideMode),
 	}
 	switch b.BootSourceOverrideTarget {
 	case redfish.PxeBootSourceOverrideTarget:
@@ -130,8 +130,20 @@ func fromBoot(b redfish.Boot) bmc.Override {
 	return o
 }
 
-// toBoot is the PATCH for an override. The mode is sent only where the
-// controller shows the property (RF-02).
+// fromMode reads Boot.BootSourceOverrideMode. A value that we have no word for
+// shows as itself, so that a read-back never matches it.
+func fromMode(m redfish.BootSourceOverrideMode) bmc.FirmwareMode {
+	switch m {
+	case redfish.UEFIBootSourceOverrideMode:
+		return bmc.ModeUEFI
+	case redfish.LegacyBootSourceOverrideMode:
+		return bmc.ModeBIOS
+	}
+	return bmc.FirmwareMode(strings.ToLower(string(m)))
+}
+
+// toBoot is the PATCH for an override. The mode is sent only where one is
+// ordered and the controller shows the property (RF-02).
 func toBoot(o bmc.Override, now redfish.Boot) (redfish.Boot, error) {
 	if o.Same(bmc.Override{}) {
 		return redfish.Boot{
@@ -153,11 +165,14 @@ func toBoot(o bmc.Override, now redfish.Boot) (redfish.Boot, error) {
 	default:
 		return b, fmt.Errorf("boot device %q: %w", string(o.Device), bmc.ErrUnsupported)
 	}
-	if now.BootSourceOverrideMode != "" {
+	switch {
+	case o.Mode == bmc.ModeAsIs || now.BootSourceOverrideMode == "":
+	case o.Mode == bmc.ModeUEFI:
+		b.BootSourceOverrideMode = redfish.UEFIBootSourceOverrideMode
+	case o.Mode == bmc.ModeBIOS:
 		b.BootSourceOverrideMode = redfish.LegacyBootSourceOverrideMode
-		if o.UEFI {
-			b.BootSourceOverrideMode = redfish.UEFIBootSourceOverrideMode
-		}
+	default:
+		return b, fmt.Errorf("firmware mode %q: %w", string(o.Mode), bmc.ErrUnsupported)
 	}
 	return b, nil
 }

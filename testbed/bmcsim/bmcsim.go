@@ -52,7 +52,10 @@ type Host interface {
 type Config struct {
 	Username, Password string
 	Host               Host
-	Log                *slog.Logger // nil = silent
+	// Modes are the firmware modes that the machine has, "UEFI" and "Legacy", the present one first; another one is refused.
+	// Empty is both, from UEFI.
+	Modes []string
+	Log   *slog.Logger // nil = silent
 }
 
 // Faults makes the controller answer to the test. The zero value is a correct
@@ -72,6 +75,8 @@ type Faults struct {
 	NeedIfMatch bool
 	// NoMode: the system shows no BootSourceOverrideMode and refuses it (RF-02).
 	NoMode bool
+	// ResetsMode: a PATCH of the override without a mode sets it to Legacy (RF-02).
+	ResetsMode bool
 	// Pause holds every request until it is closed; nil = no pause.
 	Pause <-chan struct{}
 }
@@ -82,6 +87,7 @@ type Stats struct {
 	Sessions                  int // open now
 	MostSessions              int // open at once, so far
 	Resets, OverridePatches   int // accepted
+	ModePatches               int // of these, the ones that said a mode
 	PowerOns, PowerOffs       int // done by the host, without error
 }
 
@@ -112,6 +118,9 @@ func New(cfg Config) (*Server, error) {
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
+	if len(cfg.Modes) == 0 {
+		cfg.Modes = []string{"UEFI", legacy}
+	}
 	cert, err := selfSigned()
 	if err != nil {
 		return nil, fmt.Errorf("make bmc simulator: certificate: %w", err)
@@ -120,8 +129,8 @@ func New(cfg Config) (*Server, error) {
 		cfg: cfg, cert: cert,
 		queue:    make(chan func(context.Context), maxQueued),
 		sessions: make(map[string]session),
-		override: noOverride,
 	}
+	s.setOverride(override{Enabled: "Disabled", Mode: cfg.Modes[0]})
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	s.http = &http.Server{
 		Handler:           s.routes(),
@@ -154,6 +163,13 @@ func (s *Server) SetFaults(f Faults) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.faults = f
+}
+
+// Mode is the machine's firmware mode as the controller keeps it.
+func (s *Server) Mode() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.override.Mode
 }
 
 // Stats returns the counters.

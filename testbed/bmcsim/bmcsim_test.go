@@ -123,6 +123,34 @@ func TestPatchKeepsOnlyKnownValues(t *testing.T) {
 	}
 }
 
+// The mode is the machine's: it outlives the override, and one that the machine does not have is refused.
+func TestModeIsTheMachines(t *testing.T) {
+	t.Parallel()
+	s, err := New(Config{Username: "operator", Password: "secret", Host: still{}, Modes: []string{legacy}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(s.Close)
+	for _, c := range []struct {
+		body string
+		want int
+	}{
+		{`{"Boot":{"BootSourceOverrideTarget":"Pxe","BootSourceOverrideEnabled":"Once","BootSourceOverrideMode":"UEFI"}}`, 400},
+		{`{"Boot":{"BootSourceOverrideTarget":"Pxe","BootSourceOverrideEnabled":"Once"}}`, 204},
+		{`{"Boot":{"BootSourceOverrideEnabled":"Disabled"}}`, 204},
+	} {
+		if w := do(s, "PATCH", systemPath, c.body); w.Code != c.want {
+			t.Errorf("PATCH %s: got %d %s, want %d", c.body, w.Code, w.Body, c.want)
+		}
+		if got := boot(t, s)["BootSourceOverrideMode"]; got != legacy || s.Mode() != legacy {
+			t.Errorf("after PATCH %s: got mode %v, want %s", c.body, got, legacy)
+		}
+	}
+	if st := s.Stats(); st.OverridePatches != 2 || st.ModePatches != 0 {
+		t.Errorf("counters: got %+v, want two patches and no mode", st)
+	}
+}
+
 func TestNewRefusesBadConfig(t *testing.T) {
 	t.Parallel()
 	for _, c := range []Config{{}, {Username: "u", Password: "p"}, {Username: "u", Host: still{}}, {Password: "p", Host: still{}}} {
@@ -145,7 +173,7 @@ func FuzzPatch(f *testing.F) {
 		s.mu.Lock()
 		o := s.override
 		s.mu.Unlock()
-		if !slices.Contains(overrideStates, o.Enabled) || !slices.Contains(targets(), o.Target) || !slices.Contains(overrideModes, o.Mode) {
+		if !slices.Contains(overrideStates, o.Enabled) || !slices.Contains(targets(), o.Target) || !slices.Contains(s.cfg.Modes, o.Mode) {
 			t.Errorf("override after %q: %+v", body, o)
 		}
 		if (o.Enabled == "Disabled") != (o.Target == "None") {

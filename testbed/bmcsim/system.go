@@ -7,16 +7,16 @@ import (
 	"slices"
 )
 
-// override is ComputerSystem.Boot, in Redfish's own words (DSP0268).
+// override is ComputerSystem.Boot, in Redfish's own words (DSP0268). Mode is the machine's and outlives an override.
 type override struct{ Enabled, Mode, Target string }
 
-var noOverride = override{Enabled: "Disabled", Mode: "UEFI", Target: "None"}
+// legacy is how Redfish calls a BIOS boot.
+const legacy = "Legacy"
 
 // Values that this controller knows.
 var (
 	resetTypes     = []string{"On", "ForceOff", "ForceRestart", "PowerCycle"}
 	overrideStates = []string{"Disabled", "Once", "Continuous"}
-	overrideModes  = []string{"UEFI", "Legacy"}
 	// hostBoot maps a target to the host's word; without an override the
 	// machine starts from its disk.
 	hostBoot = map[string]string{"None": "disk", "Pxe": "pxe", "Hdd": "disk", "Cd": "cd"}
@@ -40,7 +40,7 @@ func (s *Server) getSystem(w http.ResponseWriter, _ *http.Request) {
 	}
 	if !noMode {
 		boot["BootSourceOverrideMode"] = o.Mode
-		boot["BootSourceOverrideMode@Redfish.AllowableValues"] = overrideModes
+		boot["BootSourceOverrideMode@Redfish.AllowableValues"] = s.cfg.Modes
 	}
 	w.Header().Set("ETag", tag)
 	reply(w, 200, object{
@@ -92,7 +92,7 @@ func (s *Server) patchSystem(w http.ResponseWriter, r *http.Request) {
 		field   *string
 	}{
 		{"BootSourceOverrideEnabled", in.Boot.BootSourceOverrideEnabled, overrideStates, &next.Enabled},
-		{"BootSourceOverrideMode", in.Boot.BootSourceOverrideMode, overrideModes, &next.Mode},
+		{"BootSourceOverrideMode", in.Boot.BootSourceOverrideMode, s.cfg.Modes, &next.Mode},
 		{"BootSourceOverrideTarget", in.Boot.BootSourceOverrideTarget, targets(), &next.Target},
 	} {
 		if p.value == nil {
@@ -104,10 +104,16 @@ func (s *Server) patchSystem(w http.ResponseWriter, r *http.Request) {
 		}
 		*p.field = *p.value
 	}
+	if s.faults.ResetsMode && in.Boot.BootSourceOverrideMode == nil {
+		next.Mode = legacy
+	}
 	if !s.faults.LieBootOverride {
 		s.setOverride(next)
 	}
 	s.stats.OverridePatches++
+	if in.Boot.BootSourceOverrideMode != nil {
+		s.stats.ModePatches++
+	}
 	w.WriteHeader(http.StatusNoContent)
 }
 
@@ -183,7 +189,7 @@ func (s *Server) consumeOverride() string {
 	defer s.mu.Unlock()
 	boot := hostBoot[s.override.Target]
 	if s.override.Enabled == "Once" {
-		s.setOverride(noOverride)
+		s.setOverride(override{Enabled: "Disabled", Mode: s.override.Mode})
 	}
 	return boot
 }

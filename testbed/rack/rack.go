@@ -40,6 +40,9 @@ var _ bmcsim.Host = (*Machine)(nil)
 // each power-on says what comes first.
 func New(cfg qemu.Config) *Machine { return &Machine{cfg: cfg} }
 
+// Firmware is what the machine was declared with.
+func (m *Machine) Firmware() string { return m.cfg.Firmware }
+
 // PowerOn starts the machine from boot, "pxe" or "disk"; it does nothing if the
 // machine is on.
 func (m *Machine) PowerOn(ctx context.Context, boot string) error {

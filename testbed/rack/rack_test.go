@@ -64,7 +64,7 @@ func TestRackFromTheControllerToTheWire(t *testing.T) {
 	defer m.PowerOff(ctx)
 	controller := openController(t, ctx, lab, m)
 
-	if _, err := bmc.SetBootOverride(ctx, controller, bmc.Override{Device: bmc.BootPXE, Once: true, UEFI: true}); err != nil {
+	if _, err := bmc.SetBootOverride(ctx, controller, bmc.Override{Device: bmc.BootPXE, Once: true, Mode: bmc.ModeUEFI}); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := bmc.SetPower(ctx, controller, bmc.ActionCycle); err != nil {

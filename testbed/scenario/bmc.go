@@ -10,6 +10,7 @@ import (
 
 	"firstlight/testbed/bmcsim"
 	"firstlight/testbed/netlab"
+	"firstlight/testbed/rack"
 )
 
 // bmcPort is where the first machine's BMC serves HTTPS; each further one is a port higher.
@@ -52,11 +53,23 @@ type controller struct {
 // certificateHex is a BMC's certificate digest as the command line takes it.
 func (c *controller) certificateHex() string { return hex.EncodeToString(c.server.CertificateSHA256()) }
 
+// bmcModes are the firmware modes of a machine's BMC: a virtual machine has the firmware that it was started with, and no other.
+func bmcModes(firmware string) []string {
+	if firmware == BIOS {
+		return []string{"Legacy"}
+	}
+	return []string{"UEFI"}
+}
+
 // startBMC puts a BMC for host on the BMC network.
 func (r *run) startBMC(host bmcsim.Host, port int) (*controller, error) {
 	c := &controller{address: net.JoinHostPort(netlab.BMCAddress, fmt.Sprint(port)), user: "operator", password: randomHex(12)}
+	var modes []string
+	if m, ok := host.(*rack.Machine); ok {
+		modes = bmcModes(m.Firmware())
+	}
 	var err error
-	if c.server, err = bmcsim.New(bmcsim.Config{Username: c.user, Password: c.password, Host: host, Log: r.log}); err != nil {
+	if c.server, err = bmcsim.New(bmcsim.Config{Username: c.user, Password: c.password, Host: host, Modes: modes, Log: r.log}); err != nil {
 		return nil, fmt.Errorf("start bmc: %w", err)
 	}
 	ln, err := r.lab.Listen(netlab.BMC, "tcp", c.address)

@@ -31,6 +31,8 @@ type box struct {
 	name string
 	// firmware is UEFI or BIOS; empty is what the run was told.
 	firmware string
+	// saysFirmware: the record names it; otherwise the appliance does not know it before the first inventory.
+	saysFirmware bool
 	// disks in the order in which the machine finds them; empty is one disk.
 	disks []drive
 	// target is the place in disks of the one that the record names and the image goes to.
@@ -140,6 +142,14 @@ func (m *machine) fill(base string) error {
 		m.disks = append(m.disks, made)
 	}
 	return nil
+}
+
+// saysFirmware are the words with which an operator gives the machine's firmware mode, none where he does not.
+func (m *machine) saysFirmware() []string {
+	if !m.box.saysFirmware {
+		return nil
+	}
+	return []string{"--firmware", m.box.firmware}
 }
 
 // disk is the one that the image goes to.

@@ -12,7 +12,7 @@ import (
 
 func undionlyScenario() Scenario {
 	return Scenario{Name: "undionly", What: "a BIOS machine whose card's own iPXE is replaced by ours, over TFTP", Firmware: []string{BIOS},
-		appliance: settings{replaceROM: true}}
+		machines: []box{{saysFirmware: true}}, appliance: settings{replaceROM: true}}
 }
 
 func twoMachinesScenario() Scenario {

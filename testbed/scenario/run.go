@@ -253,7 +253,7 @@ func (r *run) enroll(ctx context.Context) error {
 		if spoil := r.spoil.hooks().serial; spoil != nil {
 			serial = spoil(serial)
 		}
-		if err := r.addMachine(ctx, m.name, m.mac, m.uuid, serial, m.bmc); err != nil {
+		if err := r.addMachine(ctx, m.name, m.mac, m.uuid, serial, m.bmc, m.saysFirmware()...); err != nil {
 			return err
 		}
 	}
@@ -271,15 +271,16 @@ func (r *run) enroll(ctx context.Context) error {
 	return nil
 }
 
-func (r *run) addMachine(ctx context.Context, name, mac, uuid, serial string, c *controller) error {
+func (r *run) addMachine(ctx context.Context, name, mac, uuid, serial string, c *controller, more ...string) error {
 	password := filepath.Join(r.dir, name+".password")
 	if err := os.WriteFile(password, []byte(c.password), 0o600); err != nil {
 		return err
 	}
 	defer os.Remove(password)
-	_, err := r.firstlight(ctx, "machine", "add", name, "--mac", mac, "--uuid", uuid, "--disk-serial", serial,
-		"--bmc-url", "https://"+c.address, "--bmc-user", c.user, "--bmc-password-file", password,
-		"--bmc-cert-sha256", c.certificateHex())
+	args := []string{"machine", "add", name, "--mac", mac, "--uuid", uuid, "--disk-serial", serial,
+		"--bmc-url", "https://" + c.address, "--bmc-user", c.user, "--bmc-password-file", password,
+		"--bmc-cert-sha256", c.certificateHex()}
+	_, err := r.firstlight(ctx, append(args, more...)...)
 	return err
 }
 

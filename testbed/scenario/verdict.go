@@ -76,6 +76,7 @@ func (r *run) trace(ctx context.Context, m *machine) (judge.Segment, *judge.Trac
 // judgeActive looks at everything that a machine leaves on its way to being a node.
 func (r *run) judgeActive(ctx context.Context, m *machine) error {
 	r.add(judge.Active(m.record)...)
+	r.add(m.judgeMode())
 	if m.box.firmware == BIOS && !r.scenario.appliance.replaceROM {
 		r.add(judge.Skipped(m.record, "tftp", "iPXE"))
 	}
@@ -88,6 +89,17 @@ func (r *run) judgeActive(ctx context.Context, m *machine) error {
 	}
 	r.add(s.Boot(t)...)
 	return nil
+}
+
+// judgeMode looks at what the BMC was told of the firmware mode: only what the record says.
+func (m *machine) judgeMode() judge.Check {
+	st, mode := m.bmc.server.Stats(), m.bmc.server.Mode()
+	told := 0
+	if m.box.saysFirmware {
+		told = st.OverridePatches
+	}
+	return judge.Of("bmc: firmware mode is ordered only where it is known", st.OverridePatches > 0 && st.ModePatches == told && mode == bmcModes(m.box.firmware)[0],
+		"%d boot overrides, %d of them with a mode; the machine is in mode %s", st.OverridePatches, st.ModePatches, mode)
 }
 
 // judgeSerial reads the serial line: the clock, the deployed system's line, and that no reset lies between.
@@ -185,7 +197,7 @@ func (r *run) cycle(ctx context.Context, m *machine) error {
 		return err
 	}
 	defer c.Close(context.WithoutCancel(ctx))
-	if _, err := bmc.SetBootOverride(ctx, c, bmc.Override{Device: "pxe", Once: true, UEFI: m.box.firmware == UEFI}); err != nil {
+	if _, err := bmc.SetBootOverride(ctx, c, bmc.Override{Device: bmc.BootPXE, Once: true}); err != nil {
 		return err
 	}
 	_, err = bmc.SetPower(ctx, c, "cycle")

@@ -214,7 +214,7 @@ func (s *Server) addMachine(r *http.Request) (any, error) {
 	_, err = s.cfg.Fleet.AddMachine(r.Context(), fleet.Spec{
 		Name: in.Name, MACs: in.MACs, UUID: in.UUID, DiskSerials: in.DiskSerials,
 		BMCURL: in.BMCURL, BMCUser: in.BMCUser, BMCPassword: fleet.Secret(in.BMCPassword), BMCCertificateSHA256: cert,
-		Adopt: in.Adopt, From: in.From, By: by(r),
+		Firmware: in.Firmware, Adopt: in.Adopt, From: in.From, By: by(r),
 	}, s.cfg.Now())
 	if err != nil {
 		return nil, addFault(op, in.Name, err)

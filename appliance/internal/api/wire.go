@@ -58,6 +58,8 @@ type AddMachine struct {
 	BMCPassword string `json:"bmc_password"`
 	// BMCCertificateSHA256 is hex.
 	BMCCertificateSHA256 string `json:"bmc_certificate_sha256"`
+	// Firmware is "uefi" or "bios"; empty leaves the machine's mode as it is.
+	Firmware string `json:"firmware,omitempty"`
 	// Adopt: the machine runs and is protected from the start.
 	Adopt bool `json:"adopt,omitempty"`
 	// From is the discovered machine that becomes this one.

@@ -22,6 +22,7 @@ type machineAdd struct {
 	MAC        []string `name:"mac" help:"MAC of each network card that may boot; repeat or separate by commas."`
 	UUID       string   `name:"uuid" help:"SMBIOS system UUID, where known."`
 	DiskSerial []string `required:"" sep:"none" help:"Serial number of each disk that may be wiped; the first gets the image. Repeat for more."`
+	Firmware   string   `placeholder:"uefi|bios" help:"Firmware mode to order with a network boot; without it, what the machine's inventory says, and before the first one the mode is left as it is."`
 	BMC        struct {
 		URL          string `name:"url" required:"" placeholder:"https://ADDRESS" help:"The management controller."`
 		User         string `required:"" help:"Its user."`
@@ -41,7 +42,7 @@ func (m *machineAdd) Run(c *call) error {
 	}
 	out, err := c.client.AddMachine(c.ctx, api.AddMachine{
 		Name: m.Name, MACs: m.MAC, UUID: m.UUID, DiskSerials: m.DiskSerial, BMCURL: m.BMC.URL, BMCUser: m.BMC.User,
-		BMCPassword: password, BMCCertificateSHA256: digest(m.BMC.CertSHA256), From: m.From,
+		BMCPassword: password, BMCCertificateSHA256: digest(m.BMC.CertSHA256), From: m.From, Firmware: m.Firmware,
 	})
 	if err != nil {
 		return err

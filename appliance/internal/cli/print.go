@@ -137,6 +137,9 @@ func facts(m fleet.Machine) [][2]string {
 		{"node", m.NodeID}, {"node key", m.NodeKeyID}, {"session", session}, {"MACs", strings.Join(m.MACs, " ")}, {"UUID", m.UUID},
 		{"disks", strings.Join(m.DiskSerials, " ")}, {"BMC", controller(m.BMC)},
 	}
+	if m.Firmware != "" {
+		rows = append(rows, [2]string{"boots by", m.Firmware + ", as a person said: network boots order it at the BMC"})
+	}
 	for _, d := range m.DiskState {
 		since := ""
 		if !d.Since.IsZero() {

@@ -146,6 +146,9 @@ func TestFailures(t *testing.T) {
 		"override not confirmed": {"ok bmc.bootOverride", func(r *rig) {
 			r.succeed("bmc.bootOverride", &sitev1.BMCBootOverrideResult{Device: "disk"})
 		}, "power-on", `reads boot device "disk"`},
+		"another mode": {"ok bmc.bootOverride", func(r *rig) {
+			r.succeed("bmc.bootOverride", &sitev1.BMCBootOverrideResult{Device: "pxe", Once: true, Mode: "bios"})
+		}, "power-on", `reads firmware mode "bios", want "uefi"`},
 		"still off":         {"ok bmc.power", func(r *rig) { r.succeed("bmc.power", &sitev1.BMCPowerResult{State: "off"}) }, "power-on", `power reads "off"`},
 		"no dhcp":           {"boot.dhcp.offered", func(r *rig) { time.Sleep(7 * time.Minute) }, "dhcp", "waited 6m0s for the machine's firmware"},
 		"tftp failed":       {"boot.tftp.served", func(r *rig) { r.event("boot.tftp.failed", "file", "snponly.efi", "reason", "no such file") }, "tftp", "no such file"},

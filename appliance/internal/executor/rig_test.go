@@ -182,7 +182,7 @@ func idleRig(t *testing.T) *rig {
 	}
 	r := &rig{t: t, store: storetest.New(), sender: &sender{up: map[string]bool{}}, signer: envelope.Signer{Key: key}}
 	r.repo = fleet.NewRepo(r.store)
-	r.rec, err = r.repo.AddMachine(t.Context(), fleet.Spec{Name: "m1", MACs: []string{"52:54:00:00:00:01"}, DiskSerials: []string{serial},
+	r.rec, err = r.repo.AddMachine(t.Context(), fleet.Spec{Name: "m1", Firmware: fleet.FirmwareUEFI, MACs: []string{"52:54:00:00:00:01"}, DiskSerials: []string{serial},
 		BMCURL: "https://10.78.0.1", BMCUser: "admin", BMCPassword: fleet.Secret("x"), BMCCertificateSHA256: make([]byte, 32)}, time.Now())
 	if err != nil {
 		t.Fatal(err)

@@ -108,6 +108,10 @@ func judgeOverride(order, result []byte) error {
 	if got.Device != want.Device || got.Once != want.Once {
 		return fmt.Errorf("the BMC reads boot device %q, once %t; want %q, once %t", got.Device, got.Once, want.Device, want.Once)
 	}
+	// A site agent of an earlier version, and a controller without the setting, show no mode.
+	if ordered := want.Mode == "uefi" || want.Mode == "bios"; ordered && got.Mode != "" && got.Mode != want.Mode {
+		return fmt.Errorf("the BMC reads firmware mode %q, want %q", got.Mode, want.Mode)
+	}
 	return nil
 }
 

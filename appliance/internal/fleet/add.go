@@ -62,6 +62,8 @@ type Spec struct {
 	// From is the name of a discovered machine that becomes this one: with its MACs, its UUID where the specification names
 	// none, and its inventory, and with a node id of its own: what runs there now has no part in it. Empty for none.
 	From string
+	// Firmware is FirmwareUEFI or FirmwareBIOS, empty where nobody knows.
+	Firmware string
 	// Place is where people find it; it may be empty.
 	Place string
 	// By is who says it, for people.
@@ -83,6 +85,9 @@ func (s *Spec) checkAs(op string) error {
 	}
 	if len(s.Place) > maxPlace || Clip(s.Place) != s.Place {
 		return bad("place %q: want at most %d bytes on one line", Clip(s.Place), maxPlace)
+	}
+	if s.Firmware != "" && s.Firmware != FirmwareUEFI && s.Firmware != FirmwareBIOS {
+		return bad("firmware %q: want %s or %s", s.Firmware, FirmwareUEFI, FirmwareBIOS)
 	}
 	if len(s.MACs) == 0 || len(s.MACs) > maxMACs {
 		return bad("want 1 to %d MACs, got %d", maxMACs, len(s.MACs))
@@ -162,6 +167,7 @@ func (r *Repo) AddMachine(ctx context.Context, s Spec, now time.Time) (Record, e
 		Name: s.Name, NodeID: ident.New("node"), MACs: s.MACs, UUID: s.UUID, DiskSerials: s.DiskSerials,
 		BMC: BMC{URL: s.BMCURL, User: s.BMCUser}, Place: s.Place, BMCCertificateSHA256: s.BMCCertificateSHA256, Added: At(now),
 	}
+	rec.Firmware = s.Firmware
 	if s.Adopt {
 		rec.Adopted, rec.Protected = true, &Protection{Since: At(now), By: s.By, Why: "adopted as a machine that runs"}
 	}

@@ -138,6 +138,12 @@ func StepNames() []string {
 		StepDeploy, StepKexec, StepNodeJoin, StepActive}
 }
 
+// Firmware modes.
+const (
+	FirmwareUEFI = "uefi"
+	FirmwareBIOS = "bios"
+)
+
 // Machine is one machine as people and programs see it.
 type Machine struct {
 	Name        string       `json:"name"`
@@ -147,6 +153,9 @@ type Machine struct {
 	UUID        string       `json:"uuid"`
 	DiskSerials []string     `json:"disk_serials"`
 	BMC         BMC          `json:"bmc"`
+	// Firmware is the firmware mode as a person gave it, "uefi" or "bios"; empty when nobody did. What the machine itself says is in
+	// Hardware.
+	Firmware string `json:"firmware"`
 	// Place is where people find it, such as rack and unit; empty when nobody said.
 	Place string `json:"place"`
 	// Added is when it became known, null for a machine of an earlier version that did not keep it.

@@ -128,7 +128,7 @@ func TestShownKeys(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	const want = `{"name":"m1","node_id":"node-1","state":"provisioning","macs":[],"uuid":"","disk_serials":[],"bmc":{"url":"","user":""},"place":"","added":null,"image":"",` +
+	const want = `{"name":"m1","node_id":"node-1","state":"provisioning","macs":[],"uuid":"","disk_serials":[],"bmc":{"url":"","user":""},"firmware":"","place":"","added":null,"image":"",` +
 		`"waiting":{"for":"x","since":null,"until":null,"next":""},"failure":null,"cancel":null,"protected":null,"disk_state":[],"node_key_id":"","connected":null,"hardware":null,` +
 		`"workflow":{"id":"wf-1","generation":0,"image":"","manifest_sha256":"","state":"running","pause_after":[],"started":null,"ended":null,` +
 		`"steps":[{"name":"power-on","state":"running","why":"","start":null,"end":null,"waiting":{"for":"x","since":null,"until":null,"next":""},` +

@@ -27,6 +27,8 @@ type Record struct {
 	UUID        string   `json:"uuid"`
 	DiskSerials []string `json:"disk_serials"`
 	BMC         BMC      `json:"bmc"`
+	// Firmware is the machine's firmware mode as a person gave it, FirmwareUEFI or FirmwareBIOS; empty when nobody did.
+	Firmware string `json:"firmware,omitempty"`
 	// Place is where people find it, such as rack and unit; text from a person.
 	Place string `json:"place,omitempty"`
 	// BMCCertificateSHA256 is the digest of the controller's leaf certificate, 32 bytes.
@@ -53,6 +55,17 @@ type Record struct {
 	Discovered Time `json:"discovered,omitzero"`
 	// Discovery is the newest join as an unknown machine, nil for none.
 	Discovery *Discovery `json:"discovery,omitempty"`
+}
+
+// FirmwareMode is the machine's firmware mode: a person's word, else what its last inventory says; empty where it is not known.
+func (r *Record) FirmwareMode() string {
+	if r.Firmware != "" || r.Hardware == nil {
+		return r.Firmware
+	}
+	if m := r.Hardware.FirmwareMode; m == FirmwareUEFI || m == FirmwareBIOS {
+		return m
+	}
+	return ""
 }
 
 // Discovery is a join with an assertion that names no machine.

@@ -13,7 +13,7 @@ func View(r *Record, run *Run) Machine {
 	m := Machine{
 		Name: r.Name, NodeID: r.NodeID, State: MachineNew, MACs: list0(r.MACs), UUID: r.UUID, DiskSerials: list0(r.DiskSerials),
 		BMC: r.BMC, Place: r.Place, Added: r.Added, NodeKeyID: r.NodeKeyID, Connected: r.Connected, Hardware: r.Hardware, Workflows: r.Workflows,
-		Alarms: list0(r.Alarms), Protected: r.Protected, DiskState: diskState(r, run),
+		Alarms: list0(r.Alarms), Firmware: r.Firmware, Protected: r.Protected, DiskState: diskState(r, run),
 	}
 	switch {
 	case run != nil:

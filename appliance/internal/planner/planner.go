@@ -93,6 +93,7 @@ func Plan(in Input) (fleet.Plan, error) {
 	p.Steps = []fleet.PlannedStep{
 		{Name: fleet.StepPowerOn, Deadline: fleet.Duration(PowerOnDeadline),
 			For: "the site agent to open the boot lease and the BMC at " + m.BMC.URL + " to power-cycle the machine into a network boot", Next: onSite,
+			Remedy: onSite + b.modeRemedy(),
 			Commands: []fleet.PlannedCommand{
 				b.site("boot.prepareRamdisk", b.prepare()),
 				b.bmc("bmc.bootOverride", b.override()),

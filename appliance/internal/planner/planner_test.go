@@ -141,6 +141,40 @@ func TestPlanGolden(t *testing.T) {
 	}
 }
 
+// A firmware mode is ordered only for a machine whose mode is known, and a person's word counts more than the machine's.
+func TestFirmwareMode(t *testing.T) {
+	for _, c := range []struct {
+		said, seen, mode string
+		uefi             bool
+	}{
+		{"", "", "keep", true}, {"bios", "", "bios", false}, {"uefi", "", "uefi", true},
+		{"", "bios", "bios", false}, {"", "uefi", "uefi", true}, {"uefi", "bios", "uefi", true}, {"bios", "uefi", "bios", false},
+		{"", "coreboot", "keep", true},
+	} {
+		in := input()
+		in.Machine.Firmware, in.Machine.Hardware = c.said, &fleet.Hardware{FirmwareMode: c.seen}
+		p, err := planner.Plan(in)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var o sitev1.BMCBootOverride
+		for _, x := range p.Step(fleet.StepPowerOn).Commands {
+			if x.Kind == "bmc.bootOverride" {
+				if err := proto.Unmarshal(x.Payload, &o); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		remedy := p.Step(fleet.StepPowerOn).Remedy
+		if strings.Contains(remedy, "firmware mode "+c.mode+", which comes from") != (c.mode != "keep") {
+			t.Errorf("said %q, seen %q: got remedy %q", c.said, c.seen, remedy)
+		}
+		if o.Mode != c.mode || o.Uefi != c.uefi || o.Device != "pxe" || !o.Once {
+			t.Errorf("said %q, seen %q: got %v, want mode %s", c.said, c.seen, &o, c.mode)
+		}
+	}
+}
+
 func TestPlanIsPure(t *testing.T) {
 	in := input()
 	before, _ := json.Marshal(in.Machine)

@@ -68,7 +68,27 @@ func (b *builder) target() *sitev1.BMCTarget {
 }
 
 func (b *builder) override() proto.Message {
-	return &sitev1.BMCBootOverride{Target: b.target(), Device: "pxe", Once: true, Uefi: true}
+	o := &sitev1.BMCBootOverride{Target: b.target(), Device: "pxe", Once: true, Mode: b.in.Machine.FirmwareMode()}
+	if o.Mode == "" {
+		o.Mode = "keep"
+	}
+	// A site agent that does not know mode gets what it always got, but for a machine that is known to boot by BIOS.
+	o.Uefi = o.Mode != fleet.FirmwareBIOS
+	return o
+}
+
+// modeRemedy is what to do about a controller that does not take the ordered firmware mode; empty where none is ordered.
+func (b *builder) modeRemedy() string {
+	m := b.in.Machine
+	mode := m.FirmwareMode()
+	if mode == "" {
+		return ""
+	}
+	from := "its last inventory"
+	if m.Firmware != "" {
+		from = "its record"
+	}
+	return fmt.Sprintf(". If the BMC does not take firmware mode %s, which comes from %s, then the machine is set to another one: set it right in its firmware or in its record", mode, from)
 }
 
 func (b *builder) power() proto.Message {

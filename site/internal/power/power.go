@@ -66,16 +66,20 @@ func BootOverride(open Open) func(context.Context, *session.Call) (proto.Message
 		if err := proto.Unmarshal(c.Payload, &p); err != nil {
 			return nil, fmt.Errorf("%w: %w", session.ErrInvalidPayload, err)
 		}
-		want := bmc.Override{Device: bmc.BootDevice(p.Device), Once: p.Once, UEFI: p.Uefi}
+		mode, err := mode(&p)
+		if err != nil {
+			return nil, fmt.Errorf("%w: %w", session.ErrInvalidPayload, err)
+		}
+		want := bmc.Override{Device: bmc.BootDevice(p.Device), Once: p.Once, Mode: mode}
 		switch want.Device {
 		case bmc.BootNone, bmc.BootPXE, bmc.BootDisk, bmc.BootCD:
 		default:
 			return nil, fmt.Errorf("%w: boot device %q", session.ErrInvalidPayload, p.Device)
 		}
 		var result sitev1.BMCBootOverrideResult
-		err := with(ctx, c, open, p.Target, func(ctx context.Context, ctl bmc.Controller) error {
+		err = with(ctx, c, open, p.Target, func(ctx context.Context, ctl bmc.Controller) error {
 			got, err := bmc.SetBootOverride(ctx, ctl, want)
-			result.Device, result.Once, result.Uefi = string(got.Device), got.Once, got.UEFI
+			result.Device, result.Once, result.Uefi, result.Mode = string(got.Device), got.Once, got.Mode == bmc.ModeUEFI, string(got.Mode)
 			return err
 		})
 		if err != nil {
@@ -83,6 +87,24 @@ func BootOverride(open Open) func(context.Context, *session.Call) (proto.Message
 		}
 		return &result, nil
 	}
+}
+
+// mode is the firmware mode that is ordered; a sender that does not know the field orders one of the two.
+func mode(p *sitev1.BMCBootOverride) (bmc.FirmwareMode, error) {
+	switch p.Mode {
+	case "uefi":
+		return bmc.ModeUEFI, nil
+	case "bios":
+		return bmc.ModeBIOS, nil
+	case "keep":
+		return bmc.ModeAsIs, nil
+	case "":
+		if p.Uefi {
+			return bmc.ModeUEFI, nil
+		}
+		return bmc.ModeBIOS, nil
+	}
+	return "", fmt.Errorf("firmware mode %q", p.Mode)
 }
 
 // with runs act on a fresh connection and gives the connection back.

@@ -86,6 +86,27 @@ func TestBootOverrideIsReadBack(t *testing.T) {
 	}
 }
 
+// The mode is ordered only where the order says one; an order of a sender that does not know the field keeps its meaning.
+func TestBootOverrideMode(t *testing.T) {
+	for _, c := range []struct {
+		mode string
+		uefi bool
+		want string
+	}{
+		{"uefi", false, "uefi"}, {"bios", true, "bios"}, {"keep", false, "uefi"}, {"", true, "uefi"}, {"", false, "bios"},
+	} {
+		o := &opener{twin: &bmctest.Twin{}} // its machine is in UEFI mode
+		got, err := power.BootOverride(o.open)(t.Context(), call(&sitev1.BMCBootOverride{Target: target(), Device: "pxe", Once: true, Mode: c.mode, Uefi: c.uefi}))
+		if r, _ := got.(*sitev1.BMCBootOverrideResult); err != nil || r.Device != "pxe" || r.Mode != c.want || r.Uefi != (c.want == "uefi") {
+			t.Errorf("mode %q, uefi %t: got %v, %v, want %s", c.mode, c.uefi, got, err, c.want)
+		}
+	}
+	o := &opener{twin: &bmctest.Twin{}}
+	if _, err := power.BootOverride(o.open)(t.Context(), call(&sitev1.BMCBootOverride{Target: target(), Device: "pxe", Mode: "csm"})); !errors.Is(err, session.ErrInvalidPayload) {
+		t.Errorf("got %v for mode csm, want it refused", err)
+	}
+}
+
 func TestRefusedPayloads(t *testing.T) {
 	bare, plain, short := target(), target(), target()
 	bare.PasswordRef = ""

@@ -839,9 +839,13 @@ type BMCBootOverride struct {
 	state  protoimpl.MessageState `protogen:"open.v1"`
 	Target *BMCTarget             `protobuf:"bytes,1,opt,name=target,proto3" json:"target,omitempty"`
 	// "pxe", "disk", "cd" or "none".
-	Device        string `protobuf:"bytes,2,opt,name=device,proto3" json:"device,omitempty"`
-	Once          bool   `protobuf:"varint,3,opt,name=once,proto3" json:"once,omitempty"`
-	Uefi          bool   `protobuf:"varint,4,opt,name=uefi,proto3" json:"uefi,omitempty"`
+	Device string `protobuf:"bytes,2,opt,name=device,proto3" json:"device,omitempty"`
+	Once   bool   `protobuf:"varint,3,opt,name=once,proto3" json:"once,omitempty"`
+	// For receivers that do not know mode: true is a UEFI boot, false a legacy one.
+	Uefi bool `protobuf:"varint,4,opt,name=uefi,proto3" json:"uefi,omitempty"`
+	// "uefi", "bios", or "keep": the machine's firmware mode is left as it is. Empty comes from a sender that does not know it: then
+	// uefi decides.
+	Mode          string `protobuf:"bytes,5,opt,name=mode,proto3" json:"mode,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -904,11 +908,20 @@ func (x *BMCBootOverride) GetUefi() bool {
 	return false
 }
 
+func (x *BMCBootOverride) GetMode() string {
+	if x != nil {
+		return x.Mode
+	}
+	return ""
+}
+
 type BMCBootOverrideResult struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Device        string                 `protobuf:"bytes,1,opt,name=device,proto3" json:"device,omitempty"`
-	Once          bool                   `protobuf:"varint,2,opt,name=once,proto3" json:"once,omitempty"`
-	Uefi          bool                   `protobuf:"varint,3,opt,name=uefi,proto3" json:"uefi,omitempty"`
+	state  protoimpl.MessageState `protogen:"open.v1"`
+	Device string                 `protobuf:"bytes,1,opt,name=device,proto3" json:"device,omitempty"`
+	Once   bool                   `protobuf:"varint,2,opt,name=once,proto3" json:"once,omitempty"`
+	Uefi   bool                   `protobuf:"varint,3,opt,name=uefi,proto3" json:"uefi,omitempty"`
+	// "uefi" or "bios" as read back; empty where the controller shows none.
+	Mode          string `protobuf:"bytes,4,opt,name=mode,proto3" json:"mode,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -962,6 +975,13 @@ func (x *BMCBootOverrideResult) GetUefi() bool {
 		return x.Uefi
 	}
 	return false
+}
+
+func (x *BMCBootOverrideResult) GetMode() string {
+	if x != nil {
+		return x.Mode
+	}
+	return ""
 }
 
 // KnownMachine is a machine that the control plane has a record of.
@@ -1217,16 +1237,18 @@ const file_bettercompute_site_v1_site_proto_rawDesc = "" +
 	"ACTION_OFF\x10\x02\x12\x10\n" +
 	"\fACTION_CYCLE\x10\x03\"&\n" +
 	"\x0eBMCPowerResult\x12\x14\n" +
-	"\x05state\x18\x01 \x01(\tR\x05state\"\x8b\x01\n" +
+	"\x05state\x18\x01 \x01(\tR\x05state\"\x9f\x01\n" +
 	"\x0fBMCBootOverride\x128\n" +
 	"\x06target\x18\x01 \x01(\v2 .bettercompute.site.v1.BMCTargetR\x06target\x12\x16\n" +
 	"\x06device\x18\x02 \x01(\tR\x06device\x12\x12\n" +
 	"\x04once\x18\x03 \x01(\bR\x04once\x12\x12\n" +
-	"\x04uefi\x18\x04 \x01(\bR\x04uefi\"W\n" +
+	"\x04uefi\x18\x04 \x01(\bR\x04uefi\x12\x12\n" +
+	"\x04mode\x18\x05 \x01(\tR\x04mode\"k\n" +
 	"\x15BMCBootOverrideResult\x12\x16\n" +
 	"\x06device\x18\x01 \x01(\tR\x06device\x12\x12\n" +
 	"\x04once\x18\x02 \x01(\bR\x04once\x12\x12\n" +
-	"\x04uefi\x18\x03 \x01(\bR\x04uefi\"^\n" +
+	"\x04uefi\x18\x03 \x01(\bR\x04uefi\x12\x12\n" +
+	"\x04mode\x18\x04 \x01(\tR\x04mode\"^\n" +
 	"\fKnownMachine\x12\x17\n" +
 	"\anode_id\x18\x01 \x01(\tR\x06nodeId\x12\x12\n" +
 	"\x04macs\x18\x02 \x03(\tR\x04macs\x12!\n" +
