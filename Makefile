@@ -39,16 +39,22 @@ test-short: ## unit tests alone: no root, no QEMU, under two minutes once built
 fuzz: ## every fuzz target for a few seconds (FUZZTIME, default 10s)
 	@bash testbed/fuzz.sh
 
-lint: bin/tools/staticcheck ## gofmt, vet, staticcheck
+lint: setup bin/tools/staticcheck bin/tools/protoc-gen-buf-lint ## gofmt, vet, staticcheck, import table, buf, generated code
 	@bad=$$(git ls-files -co --exclude-standard '*.go' | grep -v '\.pb\.go$$' | xargs gofmt -l); if [ -n "$$bad" ]; then echo "not gofmt-ed:"; echo "$$bad"; exit 1; fi
 	$(GO) vet ./...
 	bin/tools/staticcheck ./...
+	$(GO) test ./testbed/rules
+	bash gateway-client/proto/generate.sh --check
 
 bin/tools/staticcheck: testbed/tools/go.mod
 	@mkdir -p bin/tools
 	cd testbed/tools && GOFLAGS=-mod=readonly $(GO) build -o ../../bin/tools/ honnef.co/go/tools/cmd/staticcheck
 
-proto: setup ## generate Go from gateway-client/proto
+bin/tools/protoc-gen-buf-lint: gateway-client/proto/tools/go.mod
+	@mkdir -p bin/tools
+	cd gateway-client/proto/tools && GOFLAGS=-mod=readonly $(GO) build -o ../../../bin/tools/ github.com/bufbuild/buf/cmd/protoc-gen-buf-lint
+
+generate: setup ## generate Go from the messages in gateway-client/proto
 	@bash gateway-client/proto/generate.sh
 
 vectors: setup ## sign the envelope test vectors anew, by a program that is not ours
@@ -57,4 +63,4 @@ vectors: setup ## sign the envelope test vectors anew, by a program that is not 
 clean: ## remove bin/
 	rm -rf bin
 
-.PHONY: help setup build test test-all test-short fuzz lint proto vectors clean
+.PHONY: help setup build test test-all test-short fuzz lint generate vectors clean

@@ -12,7 +12,7 @@ fi
 
 packages=(
   gcc libc6-dev                                 # gpu-probe (cgo)
-  protobuf-compiler libprotobuf-dev             # make proto
+  protobuf-compiler libprotobuf-dev             # make generate
   qemu-system-x86 qemu-utils ovmf ipxe          # guests and their boot programs
   dnsmasq-base iproute2                         # the segment: a site's own DHCP server, namespaces
   e2fsprogs dosfstools mtools gdisk zstd        # the demo image, and independent readers of it
