@@ -7,8 +7,6 @@ import (
 	"os"
 	"path/filepath"
 
-	"golang.org/x/sys/unix"
-
 	"firstlight/imagebuild/manifest"
 )
 
@@ -66,11 +64,33 @@ func (b *blobDir) sync() error {
 	return errors.Join(d.Sync(), d.Close())
 }
 
-// free is the space that is left for blobs, in bytes.
-func (b *blobDir) free() (int64, error) {
-	var s unix.Statfs_t
-	if err := unix.Statfs(b.dir, &s); err != nil {
-		return 0, fmt.Errorf("ask for free space in %s: %w", b.dir, err)
+// has says whether a blob of this size is there; what it holds is not looked at.
+func (b *blobDir) has(d manifest.Digest, size int64) bool {
+	info, err := os.Stat(filepath.Join(b.dir, blobName(d)))
+	return err == nil && info.Mode().IsRegular() && info.Size() == size
+}
+
+// whole says whether a blob is there with the content of its name.
+func (b *blobDir) whole(d manifest.Digest) bool {
+	data, err := os.ReadFile(filepath.Join(b.dir, blobName(d)))
+	return err == nil && manifest.DigestOf(data) == d
+}
+
+// sweep removes every blob that is not to be kept, and returns how many.
+func (b *blobDir) sweep(keep map[string]bool) (int, error) {
+	names, err := os.ReadDir(b.dir)
+	if err != nil {
+		return 0, err
 	}
-	return int64(s.Bavail) * s.Bsize, nil
+	n := 0
+	for _, e := range names {
+		if _, err := manifest.ParseDigest(e.Name()); err != nil || keep[e.Name()] {
+			continue
+		}
+		if err := os.Remove(filepath.Join(b.dir, e.Name())); err != nil {
+			return n, err
+		}
+		n++
+	}
+	return n, b.sync()
 }

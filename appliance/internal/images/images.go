@@ -10,7 +10,11 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"path/filepath"
+	"sync"
 	"time"
+
+	"github.com/klauspost/compress/zstd"
 
 	"firstlight/appliance/internal/store"
 	"firstlight/gateway-client/envelope"
@@ -30,6 +34,10 @@ var (
 	ErrExists = errors.New("another image has this name")
 	// ErrInvalid: the directory does not hold a whole, undamaged image.
 	ErrInvalid = errors.New("not a whole image")
+	// ErrNoRoom: the volume has no space for it beside what stays reserved, or as many images or uploads are here as may be.
+	ErrNoRoom = errors.New("there is no room for it")
+	// ErrIncomplete: blobs of the upload are missing.
+	ErrIncomplete = errors.New("the upload is not complete")
 )
 
 // Image is one recorded image. Sizes are in bytes.
@@ -58,21 +66,40 @@ func (i Image) Digest() ([32]byte, error) {
 	return d, nil
 }
 
-// Library is the images of one appliance. Its fields do not change after New.
+// Library is the images of one appliance. It is safe for use from many goroutines.
 type Library struct {
 	store  store.Store
 	blobs  *blobDir
 	signer envelope.Signer
 	now    func() time.Time
+	zstd   *zstd.Decoder
+	// space asks the kernel how full the volume is.
+	space func(dir string) (Space, error)
+
+	// sweeping is held while blobs are removed, and for reading while blobs are stored that no image names yet.
+	sweeping sync.RWMutex
+
+	// mu guards uploads.
+	mu         sync.Mutex
+	uploadsDir string
+	uploads    map[string]*upload
 }
 
-// New opens the library whose blobs are in dir, which is made when missing.
+// New opens the library whose blobs are in dir, which is made when missing. Uploads that are not finished are kept beside it, in
+// "uploads".
 func New(s store.Store, dir string, signer envelope.Signer, now func() time.Time) (*Library, error) {
-	blobs, err := openBlobs(dir)
+	l := &Library{store: s, signer: signer, now: now, space: volume, uploadsDir: filepath.Join(filepath.Dir(dir), "uploads"), uploads: map[string]*upload{}}
+	var err error
+	if l.blobs, err = openBlobs(dir); err == nil {
+		l.zstd, err = newDecoder(uploadsAtOnce)
+	}
+	if err == nil {
+		err = l.openUploads()
+	}
 	if err != nil {
 		return nil, fmt.Errorf("open images: %w", err)
 	}
-	return &Library{store: s, blobs: blobs, signer: signer, now: now}, nil
+	return l, nil
 }
 
 // Get returns the image of that name, or ErrUnknown.
@@ -136,6 +163,8 @@ func (l *Library) Add(ctx context.Context, name, dir string) (Image, error) {
 }
 
 func (l *Library) add(ctx context.Context, name, dir string) (Image, error) {
+	l.sweeping.RLock()
+	defer l.sweeping.RUnlock()
 	src, err := openSource(dir)
 	if err != nil {
 		return Image{}, err
@@ -145,25 +174,41 @@ func (l *Library) add(ctx context.Context, name, dir string) (Image, error) {
 	if err != nil {
 		return Image{}, err
 	}
-	bodySum := manifest.DigestOf(body)
-	known, rev, err := l.get(ctx, name)
-	switch {
-	case err == nil && known.BodySHA256 != bodySum.String():
-		return Image{}, ErrExists
-	case err != nil && !errors.Is(err, ErrUnknown):
-		return Image{}, err
-	}
-	if err := l.room(ctx, rev, m); err != nil {
-		return Image{}, err
-	}
-	stored, err := l.copyChunks(ctx, src, m)
+	known, err := l.known(ctx, name, body)
 	if err != nil {
 		return Image{}, err
 	}
-	// The signature of a known image stays as it is, because workflows refer to it by digest.
-	if rev != 0 {
-		return known, nil
+	if known == nil {
+		if err := l.room(ctx, m, ""); err != nil {
+			return Image{}, err
+		}
 	}
+	if err := l.copyChunks(ctx, src, m); err != nil {
+		return Image{}, err
+	}
+	// The signature of a known image stays as it is, because workflows refer to it by digest.
+	if known != nil {
+		return *known, nil
+	}
+	return l.record(ctx, name, body, m)
+}
+
+// known returns the image of this name and body, nil when there is none, or ErrExists when the name is another's.
+func (l *Library) known(ctx context.Context, name string, body []byte) (*Image, error) {
+	img, _, err := l.get(ctx, name)
+	switch {
+	case errors.Is(err, ErrUnknown):
+		return nil, nil
+	case err != nil:
+		return nil, err
+	case img.BodySHA256 != manifest.DigestOf(body).String():
+		return nil, ErrExists
+	}
+	return &img, nil
+}
+
+// record signs the manifest of an image whose blobs are stored, and makes it known.
+func (l *Library) record(ctx context.Context, name string, body []byte, m *manifest.Manifest) (Image, error) {
 	signed, err := manifest.Sign(body, l.signer)
 	if err != nil {
 		return Image{}, err
@@ -175,8 +220,12 @@ func (l *Library) add(ctx context.Context, name, dir string) (Image, error) {
 	if err := l.blobs.sync(); err != nil {
 		return Image{}, err
 	}
-	img := Image{Name: name, ManifestSHA256: sum.String(), BodySHA256: bodySum.String(), RawSize: m.RawSize,
-		StoredSize: stored + int64(len(signed)), Chunks: len(m.Chunks), Added: l.now().UTC().Truncate(time.Millisecond)}
+	stored := int64(len(signed))
+	for _, c := range unique(m) {
+		stored += c.Size
+	}
+	img := Image{Name: name, ManifestSHA256: sum.String(), BodySHA256: manifest.DigestOf(body).String(), RawSize: m.RawSize,
+		StoredSize: stored, Chunks: len(m.Chunks), Added: l.now().UTC().Truncate(time.Millisecond)}
 	if img.KeyID, err = l.keyID(); err != nil {
 		return Image{}, err
 	}
@@ -192,54 +241,39 @@ func (l *Library) add(ctx context.Context, name, dir string) (Image, error) {
 	return img, nil
 }
 
-// room refuses what cannot end well: too many images, or too little space for the blobs.
-func (l *Library) room(ctx context.Context, rev int64, m *manifest.Manifest) error {
-	if rev != 0 {
-		return nil
-	}
-	all, err := l.List(ctx)
-	if err != nil {
-		return err
-	}
-	if len(all) >= MaxImages {
-		return fmt.Errorf("there are %d images, the limit", MaxImages)
-	}
-	var need int64
-	for _, c := range m.Chunks {
-		need += c.Size
-	}
-	free, err := l.blobs.free()
-	if err != nil {
-		return err
-	}
-	if need > free {
-		return fmt.Errorf("its blobs need %d MiB, %d MiB are free in %s", need>>20, free>>20, l.blobs.dir)
-	}
-	return nil
-}
-
-// copyChunks verifies and stores every chunk and returns the bytes that their blobs take.
-func (l *Library) copyChunks(ctx context.Context, src *source, m *manifest.Manifest) (int64, error) {
-	var total int64
+// copyChunks verifies and stores every chunk.
+func (l *Library) copyChunks(ctx context.Context, src *source, m *manifest.Manifest) error {
 	seen := make(map[manifest.Digest]bool, len(m.Chunks))
 	for i, c := range m.Chunks {
 		if err := ctx.Err(); err != nil {
-			return 0, err
+			return err
 		}
 		blob, err := src.chunk(c)
 		if err != nil {
-			return 0, fmt.Errorf("%w: chunk %d of %d: %w", ErrInvalid, i+1, len(m.Chunks), err)
+			return fmt.Errorf("%w: chunk %d of %d: %w", ErrInvalid, i+1, len(m.Chunks), err)
 		}
 		if seen[c.Compressed] {
 			continue
 		}
 		seen[c.Compressed] = true
-		total += c.Size
-		if err := l.blobs.put(c.Compressed, blob); err != nil {
-			return 0, err
+		if err := l.put(c, blob); err != nil {
+			return err
 		}
 	}
-	return total, l.blobs.sync()
+	return l.blobs.sync()
+}
+
+// unique are the chunks of a manifest, one for each blob, in its order.
+func unique(m *manifest.Manifest) []manifest.Chunk {
+	out := make([]manifest.Chunk, 0, len(m.Chunks))
+	seen := make(map[manifest.Digest]bool, len(m.Chunks))
+	for _, c := range m.Chunks {
+		if !seen[c.Compressed] {
+			seen[c.Compressed] = true
+			out = append(out, c)
+		}
+	}
+	return out
 }
 
 func (l *Library) keyID() (string, error) {

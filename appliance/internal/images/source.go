@@ -17,12 +17,16 @@ type source struct {
 	zstd *zstd.Decoder
 }
 
+func newDecoder(concurrency int) (*zstd.Decoder, error) {
+	return zstd.NewReader(nil, zstd.WithDecoderConcurrency(concurrency), zstd.WithDecoderMaxMemory(manifest.MaxChunkSize))
+}
+
 func openSource(dir string) (*source, error) {
 	root, err := os.OpenRoot(dir)
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrInvalid, err)
 	}
-	d, err := zstd.NewReader(nil, zstd.WithDecoderConcurrency(1), zstd.WithDecoderMaxMemory(manifest.MaxChunkSize))
+	d, err := newDecoder(1)
 	if err != nil {
 		return nil, errors.Join(err, root.Close())
 	}
@@ -53,23 +57,31 @@ func (s *source) chunk(c manifest.Chunk) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	if int64(len(blob)) != c.Size {
-		return nil, fmt.Errorf("%s: %d bytes, the manifest says %d", name, len(blob), c.Size)
-	}
-	if got := manifest.DigestOf(blob); got != c.Compressed {
-		return nil, fmt.Errorf("%s: SHA-256 is %s", name, got)
-	}
-	raw, err := s.zstd.DecodeAll(blob, make([]byte, 0, c.RawSize))
-	if err != nil {
+	if err := verify(s.zstd, c, blob); err != nil {
 		return nil, fmt.Errorf("%s: %w", name, err)
 	}
+	return blob, nil
+}
+
+// verify checks a chunk's blob: its size and both digests.
+func verify(d *zstd.Decoder, c manifest.Chunk, blob []byte) error {
+	if int64(len(blob)) != c.Size {
+		return fmt.Errorf("%d bytes, the manifest says %d", len(blob), c.Size)
+	}
+	if got := manifest.DigestOf(blob); got != c.Compressed {
+		return fmt.Errorf("SHA-256 is %s", got)
+	}
+	raw, err := d.DecodeAll(blob, make([]byte, 0, c.RawSize))
+	if err != nil {
+		return err
+	}
 	if int64(len(raw)) != c.RawSize {
-		return nil, fmt.Errorf("%s: %d bytes raw, the manifest says %d", name, len(raw), c.RawSize)
+		return fmt.Errorf("%d bytes raw, the manifest says %d", len(raw), c.RawSize)
 	}
 	if got := manifest.DigestOf(raw); got != c.Raw {
-		return nil, fmt.Errorf("%s: raw SHA-256 is %s, the manifest says %s", name, got, c.Raw)
+		return fmt.Errorf("raw SHA-256 is %s, the manifest says %s", got, c.Raw)
 	}
-	return blob, nil
+	return nil
 }
 
 func (s *source) read(name string, limit int64) ([]byte, error) {
