@@ -29,6 +29,8 @@ const (
 	requestTimeout = 30 * time.Second
 	// watchBuffer is how many changes a channel of Watch holds.
 	watchBuffer = 64
+	// listPage is how many entries one request of List asks for: tens of thousands at once would hold up everybody else's requests.
+	listPage = 1000
 )
 
 // Config of the embedded member.
@@ -186,20 +188,41 @@ func (e *Etcd) Delete(ctx context.Context, key string, rev int64) error {
 
 // List implements Store.
 func (e *Etcd) List(ctx context.Context, prefix string) ([]Entry, error) {
+	// An empty prefix is the range of all keys, which etcd writes as from "\x00" (etcd API, RangeRequest).
+	from, end := prefix, clientv3.GetPrefixRangeEnd(prefix)
+	if prefix == "" {
+		from = "\x00"
+	}
+	out := []Entry{}
+	var rev int64
+	for {
+		r, err := e.page(ctx, from, end, rev)
+		if err != nil {
+			return nil, e.fail("list", prefix, err)
+		}
+		for _, kv := range r.Kvs {
+			out = append(out, entry(kv))
+		}
+		if !r.More {
+			return out, nil
+		}
+		// Every page is of the moment of the first one.
+		if rev == 0 {
+			rev = r.Header.Revision
+		}
+		from = string(r.Kvs[len(r.Kvs)-1].Key) + "\x00"
+	}
+}
+
+// page reads part of a range, as it was at a revision; 0 is now.
+func (e *Etcd) page(ctx context.Context, from, end string, rev int64) (*clientv3.GetResponse, error) {
 	ctx, cancel, err := e.request(ctx)
 	if err != nil {
 		return nil, err
 	}
 	defer cancel()
-	r, err := e.client.Get(ctx, prefix, clientv3.WithPrefix(), clientv3.WithSort(clientv3.SortByKey, clientv3.SortAscend))
-	if err != nil {
-		return nil, e.fail("list", prefix, err)
-	}
-	out := make([]Entry, 0, len(r.Kvs))
-	for _, kv := range r.Kvs {
-		out = append(out, entry(kv))
-	}
-	return out, nil
+	return e.client.Get(ctx, from, clientv3.WithRange(end), clientv3.WithLimit(listPage), clientv3.WithRev(rev),
+		clientv3.WithSort(clientv3.SortByKey, clientv3.SortAscend))
 }
 
 // Watch implements Store.

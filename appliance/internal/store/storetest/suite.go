@@ -35,6 +35,7 @@ func Run(t *testing.T, s store.Store) {
 	t.Run("compare and swap", func(t *testing.T) { testSwap(t, s) })
 	t.Run("one winner", func(t *testing.T) { testOneWinner(t, s) })
 	t.Run("list", func(t *testing.T) { testList(t, s) })
+	t.Run("many entries", func(t *testing.T) { testManyList(t, s) })
 	t.Run("watch", func(t *testing.T) { testWatch(t, s) })
 	t.Run("bounds", func(t *testing.T) {
 		if _, err := s.Put(ctx, "", []byte("x"), 0); err == nil {
@@ -143,6 +144,36 @@ func testList(t *testing.T, s store.Store) {
 	}
 	if got, err := s.List(ctx, "nothing/"); err != nil || len(got) != 0 {
 		t.Errorf("List of nothing: got %v, %v", got, err)
+	}
+}
+
+// testManyList holds that a list is whole and of one moment, however many requests an implementation makes of it.
+func testManyList(t *testing.T, s store.Store) {
+	const many, writers = 2500, 8
+	var wg sync.WaitGroup
+	for w := range writers {
+		wg.Go(func() {
+			for i := w; i < many; i += writers {
+				if _, err := s.Put(t.Context(), fmt.Sprintf("many/%05d", i), []byte{1}, 0); err != nil {
+					t.Error(err)
+					return
+				}
+			}
+		})
+	}
+	wg.Wait()
+	got, err := s.List(t.Context(), "many/")
+	if err != nil || len(got) != many {
+		t.Fatalf("got %d entries, %v, want %d", len(got), err, many)
+	}
+	for i, e := range got {
+		if want := fmt.Sprintf("many/%05d", i); e.Key != want {
+			t.Fatalf("entry %d: got %s, want %s", i, e.Key, want)
+		}
+	}
+	all, err := s.List(t.Context(), "")
+	if err != nil || len(all) < many {
+		t.Errorf("everything: got %d entries, %v, want at least %d", len(all), err, many)
 	}
 }
 
