@@ -41,6 +41,8 @@ type Config struct {
 	Gateway     Gateway   `toml:"gateway"`
 	Boot        Boot      `toml:"boot"`
 	Telemetry   Telemetry `toml:"telemetry"`
+	// Web is empty where the file has no such section.
+	Web Web `toml:"web"`
 }
 
 // Telemetry is what is told to others; nothing is unless the file says so.
@@ -112,9 +114,14 @@ func Parse(text, base string) (*Config, error) {
 	if unknown := meta.Undecoded(); len(unknown) > 0 {
 		return nil, fmt.Errorf("unknown key %q", unknown[0])
 	}
-	for _, p := range []*string{&c.DataDir, &c.Socket, &c.Boot.FirmwareDir, &c.Boot.RAMDiskDir} {
+	for _, p := range []*string{&c.DataDir, &c.Socket, &c.Boot.FirmwareDir, &c.Boot.RAMDiskDir, &c.Web.Certificate, &c.Web.Key} {
 		if *p != "" && !filepath.IsAbs(*p) {
 			*p = filepath.Join(base, *p)
+		}
+	}
+	if meta.IsDefined("web") {
+		if err := c.Web.check(); err != nil {
+			return nil, err
 		}
 	}
 	return c, c.check()
