@@ -39,6 +39,9 @@ test-short: ## unit tests alone: no root, no QEMU, under two minutes once built
 fuzz: ## every fuzz target for a few seconds (FUZZTIME, default 10s)
 	@bash testbed/fuzz.sh
 
+test-fresh: ## in a bare Debian 12 root: clone HEAD and do what the README says (root; see testbed/fresh.sh)
+	@bash testbed/fresh.sh
+
 lint: setup bin/tools/staticcheck bin/tools/protoc-gen-buf-lint ## gofmt, vet, staticcheck, import table, buf, generated code
 	@bad=$$(git ls-files -co --exclude-standard '*.go' | grep -v '\.pb\.go$$' | xargs gofmt -l); if [ -n "$$bad" ]; then echo "not gofmt-ed:"; echo "$$bad"; exit 1; fi
 	$(GO) vet ./...
@@ -63,4 +66,4 @@ vectors: setup ## sign the envelope test vectors anew, by a program that is not 
 clean: ## remove bin/
 	rm -rf bin
 
-.PHONY: help setup build test test-all test-short fuzz lint generate vectors clean
+.PHONY: help setup build test test-all test-short test-fresh fuzz lint generate vectors clean
