@@ -91,12 +91,12 @@ func ignoreClosed(err error) error {
 
 func (p *parts) openData(ctx context.Context) (err error) {
 	f := p.cfg.File
-	p.keys, err = pki.Open(filepath.Join(f.DataDir, "pki"), pki.Config{TrustDomain: f.TrustDomain, SiteID: f.SiteID,
-		ServerName: f.Gateway.ServerName, IPs: servingIPs(f.Gateway.Listen, f.Gateway.Advertise), Now: p.cfg.Now})
+	box, err := vault.Open(filepath.Join(f.DataDir, "vault.key"))
 	if err != nil {
 		return err
 	}
-	box, err := vault.Open(filepath.Join(f.DataDir, "vault.key"))
+	p.keys, err = pki.Open(filepath.Join(f.DataDir, "pki"), pki.Config{TrustDomain: f.TrustDomain, SiteID: f.SiteID,
+		ServerName: f.Gateway.ServerName, IPs: servingIPs(f.Gateway.Listen, f.Gateway.Advertise), Vault: box, Now: p.cfg.Now})
 	if err != nil {
 		return err
 	}

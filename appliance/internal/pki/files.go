@@ -2,6 +2,7 @@ package pki
 
 import (
 	"crypto/ecdsa"
+	"crypto/tls"
 	"crypto/x509"
 	"encoding/pem"
 	"errors"
@@ -10,11 +11,18 @@ import (
 	"os"
 	"path/filepath"
 
+	"firstlight/appliance/internal/vault"
 	"firstlight/gateway-client/envelope"
 )
 
 // maxFile bounds a key or certificate file.
 const maxFile = 64 << 10
+
+// Types of the PEM block that a key file holds: PKCS #8 as it is, or sealed by the vault for the place "pki/NAME".
+const (
+	plainType  = "PRIVATE KEY"
+	sealedType = "FIRSTLIGHT SEALED KEY"
+)
 
 // pair is a key and the certificates that are sent with it, leaf first. They may not belong together.
 type pair struct {
@@ -27,6 +35,15 @@ func (p pair) String() string { return "[secret]" }
 
 func (p pair) signer() envelope.Signer { return envelope.Signer{Key: p.key, Chain: p.chain} }
 
+// certificate is the pair for a TLS server.
+func (p pair) certificate() tls.Certificate {
+	c := tls.Certificate{PrivateKey: p.key, Leaf: p.chain[0]}
+	for _, x := range p.chain {
+		c.Certificate = append(c.Certificate, x.Raw)
+	}
+	return c
+}
+
 // public is the key's PKIX encoding, DER.
 func (p pair) public() []byte {
 	der, err := x509.MarshalPKIXPublicKey(&p.key.PublicKey)
@@ -36,14 +53,25 @@ func (p pair) public() []byte {
 	return der
 }
 
-func load(dir, name string) (pair, error) {
+// load reads a key and its certificates. A key that lies there in the clear is sealed before anything is done with it.
+func load(dir, name string, v *vault.Vault) (pair, error) {
 	var p pair
-	data, err := readBounded(filepath.Join(dir, name+".key"))
+	path := filepath.Join(dir, name+".key")
+	data, err := readBounded(path)
 	if err != nil {
 		return p, err
 	}
-	if p.key, err = parseKey(data); err != nil {
-		return p, fmt.Errorf("read %s: %w", filepath.Join(dir, name+".key"), err)
+	der, sealed, err := openKey(data, name, v)
+	if err != nil {
+		return p, fmt.Errorf("read %s: %w", path, err)
+	}
+	if p.key, err = parseKey(der); err != nil {
+		return p, fmt.Errorf("read %s: %w", path, err)
+	}
+	if !sealed && v != nil {
+		if err := writeKey(dir, name, p.key, v); err != nil {
+			return p, fmt.Errorf("seal %s: %w", path, err)
+		}
 	}
 	if data, err = readBounded(filepath.Join(dir, name+".crt")); err != nil {
 		return p, err
@@ -54,12 +82,30 @@ func load(dir, name string) (pair, error) {
 	return p, nil
 }
 
-func parseKey(data []byte) (*ecdsa.PrivateKey, error) {
+// openKey returns the PKCS #8 form that a key file holds, and whether it was sealed there.
+func openKey(data []byte, name string, v *vault.Vault) (der []byte, sealed bool, err error) {
 	block, _ := pem.Decode(data)
-	if block == nil {
-		return nil, errors.New("no PEM block")
+	switch {
+	case block == nil:
+		return nil, false, errors.New("no PEM block")
+	case block.Type == plainType:
+		return block.Bytes, false, nil
+	case block.Type != sealedType:
+		return nil, false, fmt.Errorf("PEM block %q: want %q or %q", block.Type, sealedType, plainType)
+	case v == nil:
+		return nil, true, errors.New("the key is sealed, and there is no vault to open it with")
 	}
-	parsed, err := x509.ParsePKCS8PrivateKey(block.Bytes)
+	plain, err := v.Open(place(name), block.Bytes)
+	if err != nil {
+		return nil, true, fmt.Errorf("%w: put back the vault.key that belongs to it", err)
+	}
+	return plain.Reveal(), true, nil
+}
+
+func place(name string) string { return "pki/" + name }
+
+func parseKey(der []byte) (*ecdsa.PrivateKey, error) {
+	parsed, err := x509.ParsePKCS8PrivateKey(der)
 	if err != nil {
 		return nil, err
 	}
@@ -105,12 +151,38 @@ func readBounded(path string) ([]byte, error) {
 	return data, err
 }
 
-func writeKey(dir, name string, key *ecdsa.PrivateKey) error {
+// writeKey seals the key; a nil vault leaves it in the clear.
+func writeKey(dir, name string, key *ecdsa.PrivateKey, v *vault.Vault) error {
 	der, err := x509.MarshalPKCS8PrivateKey(key)
 	if err != nil {
 		return err
 	}
-	return writeFile(filepath.Join(dir, name+".key"), pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der}), 0o600)
+	block := &pem.Block{Type: plainType, Bytes: der}
+	if v != nil {
+		block.Type = sealedType
+		if block.Bytes, err = v.Seal(place(name), vault.NewSecret(der)); err != nil {
+			return err
+		}
+	}
+	return writeFile(filepath.Join(dir, name+".key"), pem.EncodeToMemory(block), 0o600)
+}
+
+// makeDir lets fill write into a directory beside dir and renames it, so that a crash leaves no half of it.
+func makeDir(dir string, fill func(fresh string) error) error {
+	fresh := filepath.Clean(dir) + ".new"
+	if err := os.RemoveAll(fresh); err != nil {
+		return err
+	}
+	if err := os.MkdirAll(fresh, 0o700); err != nil {
+		return err
+	}
+	if err := fill(fresh); err != nil {
+		return err
+	}
+	if err := os.Rename(fresh, dir); err != nil {
+		return err
+	}
+	return syncDir(filepath.Dir(filepath.Clean(dir)))
 }
 
 func writeChain(dir, name string, chain []*x509.Certificate) error {

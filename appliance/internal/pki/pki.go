@@ -1,7 +1,7 @@
 // Package pki holds the site's keys and certificates: what agents trust, what they are issued, and what signs their orders.
 //
 // It is for appliance and its internal packages. It decides nothing: who may have a certificate is control's business, what a
-// certificate of that kind looks like is this package's. All keys are ECDSA P-256, on disk as PKCS #8 PEM with mode 0600.
+// certificate of that kind looks like is this package's. All keys are ECDSA P-256, on disk sealed by the vault, with mode 0600.
 //
 //	serving-ca   ── serving        the gateway's TLS certificate; agents pin serving-ca by its public key
 //	node-ca      ── (agents)       24 h client certificates, never written here
@@ -20,11 +20,11 @@ import (
 	"fmt"
 	"net"
 	"os"
-	"path/filepath"
 	"time"
 
 	"google.golang.org/protobuf/proto"
 
+	"firstlight/appliance/internal/vault"
 	"firstlight/gateway-client/envelope"
 	"firstlight/gateway-client/ident"
 	commonv1 "firstlight/gateway-client/proto/bettercompute/common/v1"
@@ -59,6 +59,8 @@ type Config struct {
 	// ServerName is the DNS name that agents expect of the gateway; IPs are the addresses that it serves on besides.
 	ServerName string
 	IPs        []net.IP
+	// Vault seals the keys on disk, also those that lie there in the clear; nil leaves them in the clear, for tests of others.
+	Vault *vault.Vault
 	// Now is the clock; nil means time.Now.
 	Now func() time.Time
 }
@@ -81,8 +83,8 @@ func Open(dir string, cfg Config) (*Authority, error) {
 			return nil, fmt.Errorf("open keys %s: %s %q is not a valid name", dir, what, name)
 		}
 	}
-	if now := cfg.Now(); now.Before(earliest) {
-		return nil, fmt.Errorf("open keys %s: %w: it says %s", dir, ErrClock, now.UTC().Format(time.RFC3339))
+	if err := plausible(cfg.Now()); err != nil {
+		return nil, fmt.Errorf("open keys %s: %w", dir, err)
 	}
 	a := &Authority{cfg: cfg, held: map[string]pair{}}
 	there, err := os.ReadDir(dir)
@@ -96,7 +98,7 @@ func Open(dir string, cfg Config) (*Authority, error) {
 		return a, nil
 	}
 	for _, k := range kinds {
-		if a.held[k.name], err = load(dir, k.name); err != nil {
+		if a.held[k.name], err = load(dir, k.name, cfg.Vault); err != nil {
 			return nil, fmt.Errorf("open keys: %w", err)
 		}
 	}
@@ -106,36 +108,35 @@ func Open(dir string, cfg Config) (*Authority, error) {
 	return a, nil
 }
 
-// create makes everything beside dir and renames it, so that a crash leaves no half of it.
+func plausible(now time.Time) error {
+	if now.Before(earliest) {
+		return fmt.Errorf("%w: it says %s", ErrClock, now.UTC().Format(time.RFC3339))
+	}
+	return nil
+}
+
+// create makes everything, at once or not at all.
 func (a *Authority) create(dir string) error {
-	fresh := filepath.Clean(dir) + ".new"
-	if err := os.RemoveAll(fresh); err != nil {
-		return err
-	}
-	if err := os.MkdirAll(fresh, 0o700); err != nil {
-		return err
-	}
-	for _, k := range kinds {
-		key, err := newKey()
-		if err != nil {
-			return err
+	return makeDir(dir, func(fresh string) error {
+		for _, k := range kinds {
+			key, err := newKey()
+			if err != nil {
+				return err
+			}
+			chain, err := a.issue(k, key)
+			if err != nil {
+				return err
+			}
+			a.held[k.name] = pair{key: key, chain: chain}
+			if err := writeKey(fresh, k.name, key, a.cfg.Vault); err != nil {
+				return err
+			}
+			if err := writeChain(fresh, k.name, chain); err != nil {
+				return err
+			}
 		}
-		chain, err := a.issue(k, key)
-		if err != nil {
-			return err
-		}
-		a.held[k.name] = pair{key: key, chain: chain}
-		if err := writeKey(fresh, k.name, key); err != nil {
-			return err
-		}
-		if err := writeChain(fresh, k.name, chain); err != nil {
-			return err
-		}
-	}
-	if err := os.Rename(fresh, dir); err != nil {
-		return err
-	}
-	return syncDir(filepath.Dir(filepath.Clean(dir)))
+		return nil
+	})
 }
 
 func (a *Authority) renew(dir string) error {
@@ -164,12 +165,18 @@ func (a *Authority) renew(dir string) error {
 }
 
 func (a *Authority) covers(leaf *x509.Certificate) bool {
-	names := []string{a.cfg.ServerName}
-	for _, ip := range a.cfg.IPs {
-		names = append(names, ip.String())
-	}
+	return isFor(leaf, []string{a.cfg.ServerName}, a.cfg.IPs)
+}
+
+// isFor says whether the certificate is for all the names and addresses.
+func isFor(leaf *x509.Certificate, names []string, ips []net.IP) bool {
 	for _, n := range names {
 		if leaf.VerifyHostname(n) != nil {
+			return false
+		}
+	}
+	for _, ip := range ips {
+		if leaf.VerifyHostname(ip.String()) != nil {
 			return false
 		}
 	}
@@ -178,12 +185,7 @@ func (a *Authority) covers(leaf *x509.Certificate) bool {
 
 // Serving is the gateway's TLS certificate; its chain includes the serving CA, which agents pin.
 func (a *Authority) Serving() tls.Certificate {
-	p := a.held[serving]
-	c := tls.Certificate{PrivateKey: p.key, Leaf: p.chain[0]}
-	for _, x := range p.chain {
-		c.Certificate = append(c.Certificate, x.Raw)
-	}
-	return c
+	return a.held[serving].certificate()
 }
 
 // ServingPins are the SHA-256 sums of the SubjectPublicKeyInfo of the serving CAs that agents accept.

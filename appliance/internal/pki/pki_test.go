@@ -208,7 +208,7 @@ func TestOpenRenewsOnlyItsOwn(t *testing.T) {
 	}
 
 	foreign := open(t, filepath.Join(t.TempDir(), "pki"), config(issued))
-	if err := errors.Join(writeKey(dir, worker, foreign.held[worker].key), writeChain(dir, worker, foreign.held[worker].chain)); err != nil {
+	if err := errors.Join(writeKey(dir, worker, foreign.held[worker].key, nil), writeChain(dir, worker, foreign.held[worker].chain)); err != nil {
 		t.Fatal(err)
 	}
 	spoiled := open(t, dir, config(issued.Add(leafLife-time.Hour)))
@@ -241,7 +241,9 @@ func FuzzParse(f *testing.F) {
 	f.Add([]byte("-----BEGIN PRIVATE KEY-----\nAAAA\n-----END PRIVATE KEY-----\n"))
 	f.Add([]byte("-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n"))
 	f.Fuzz(func(t *testing.T, data []byte) {
-		if key, err := parseKey(data); err == nil && key == nil {
+		if der, sealed, err := openKey(data, worker, nil); err == nil && (sealed || der == nil) {
+			t.Error("no key and no error")
+		} else if key, err := parseKey(der); err == nil && key == nil {
 			t.Error("no key and no error")
 		}
 		if chain, err := parseChain(data); err == nil && len(chain) == 0 {
