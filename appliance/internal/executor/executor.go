@@ -224,6 +224,9 @@ func (e *Executor) newRun(rec *fleet.Record, last *fleet.Run, o Order, now time.
 	for _, s := range plan.Steps {
 		run.Steps = append(run.Steps, fleet.Step{Name: s.Name, State: fleet.StepPending, Commands: []fleet.Command{}})
 	}
+	first := plan.Steps[0]
+	run.Steps[0].Waiting = &fleet.Waiting{For: "the appliance to sign the first order of " + run.ID, Since: run.Started,
+		Until: fleet.At(now.Add(time.Duration(first.Deadline))), Next: "see the appliance's own log: what it cannot store or sign stands there"}
 	return run, nil
 }
 

@@ -334,15 +334,38 @@ func (f *flow) wait(s *fleet.Step) {
 		return
 	}
 	p := f.run.Plan.Step(s.Name)
-	w := &fleet.Waiting{For: p.For, Since: s.Start, Until: fleet.At(f.deadline(s)), Next: p.Next}
-	if n := len(s.Commands); n > 0 && s.Commands[n-1].State == fleet.CommandPending {
+	w := &fleet.Waiting{For: p.For + f.soFar(s.Name), Since: s.Start, Until: fleet.At(f.deadline(s)), Next: p.Next}
+	if n := len(s.Commands); n > 0 {
 		c := s.Commands[n-1]
-		w.For = fmt.Sprintf("the %s agent to connect and take %s", f.run.Sent[c.ID].Role, c.Kind)
+		i := slices.IndexFunc(p.Commands, func(p fleet.PlannedCommand) bool { return p.Kind == c.Kind })
+		switch {
+		case c.State == fleet.CommandPending:
+			w.For = fmt.Sprintf("the %s agent to connect and take %s", f.run.Sent[c.ID].Role, c.Kind)
+		case i >= 0 && p.Commands[i].For != "":
+			w.For = p.Commands[i].For
+		}
 	}
 	if f.run.Stopped != nil {
 		w.For += "; then it stands still, for " + f.run.Stopped.String()
 	}
 	s.Waiting = w
+}
+
+// soFar is what a waiting step has seen already of what it waits for; empty for nothing.
+func (f *flow) soFar(step string) string {
+	if step != fleet.StepKernel {
+		return ""
+	}
+	var have []string
+	for _, n := range []string{"kernel", "ramdisk", "site"} {
+		if _, ok := f.seen(factFile + n); ok {
+			have = append(have, n)
+		}
+	}
+	if len(have) == 0 {
+		return ""
+	}
+	return " (so far: " + strings.Join(have, ", ") + ")"
 }
 
 // advance looks whether a running step is over, and issues what comes next in it.

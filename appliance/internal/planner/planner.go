@@ -95,9 +95,9 @@ func Plan(in Input) (fleet.Plan, error) {
 			For: "the site agent to open the boot lease and the BMC at " + m.BMC.URL + " to power-cycle the machine into a network boot", Next: onSite,
 			Remedy: onSite + b.modeRemedy(),
 			Commands: []fleet.PlannedCommand{
-				b.site("boot.prepareRamdisk", b.prepare()),
-				b.bmc("bmc.bootOverride", b.override()),
-				b.bmc("bmc.power", b.power()),
+				waits("the site agent to open the boot lease for "+m.Name, b.site("boot.prepareRamdisk", b.prepare())),
+				waits("the BMC at "+m.BMC.URL+" to take the network boot for the next start", b.bmc("bmc.bootOverride", b.override())),
+				waits("the BMC at "+m.BMC.URL+" to switch the machine off and on again", b.bmc("bmc.power", b.power())),
 			}},
 		{Name: fleet.StepDHCP, Deadline: fleet.Duration(DHCPDeadline),
 			For:  fmt.Sprintf("the machine's firmware to ask for a network boot from one of %v", m.MACs),

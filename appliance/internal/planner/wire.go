@@ -34,6 +34,12 @@ func (b *builder) command(kind, node string, role commonv1.AgentRole, lane strin
 	return fleet.PlannedCommand{Kind: kind, Node: node, Role: ident.RoleWord(role), Lane: lane, Payload: raw, Refs: []string{}}
 }
 
+// waits says what is waited for while a command is in hand.
+func waits(what string, c fleet.PlannedCommand) fleet.PlannedCommand {
+	c.For = what
+	return c
+}
+
 func (b *builder) site(kind string, payload proto.Message) fleet.PlannedCommand {
 	return b.command(kind, string(b.in.Site.NodeID), commonv1.AgentRole_AGENT_ROLE_SITE, laneControl, payload)
 }
