@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
 	"time"
 
 	"firstlight/appliance/internal/fleet"
@@ -179,6 +178,14 @@ func (w *worker) untold() []*fleet.Command {
 	return out
 }
 
+// orderedBy says who cancelled and why; the agent puts the word "cancelled" before it.
+func orderedBy(x *fleet.Cancel) string {
+	if x.Reason == "" {
+		return "by " + x.By
+	}
+	return "by " + x.By + ": " + x.Reason
+}
+
 // stopCommands tells agents to stop what a cancelled workflow has in their hands: once per session.
 func (w *worker) stopCommands() {
 	if w.run.State != fleet.WorkflowCancelling {
@@ -192,7 +199,7 @@ func (w *worker) stopCommands() {
 		}
 		role, err := ident.ParseRole(sent.Role)
 		if err == nil {
-			err = w.e.cfg.Sender.Cancel(ident.NodeID(sent.Node), role, c.ID, strings.TrimSpace("cancelled by "+w.run.Cancel.By+" "+w.run.Cancel.Reason))
+			err = w.e.cfg.Sender.Cancel(ident.NodeID(sent.Node), role, c.ID, orderedBy(w.run.Cancel))
 		}
 		if err != nil {
 			w.again[c.ID] = now.Add(resendAfter)

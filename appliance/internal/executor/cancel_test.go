@@ -91,7 +91,7 @@ func TestCancelAnywhere(t *testing.T) {
 						if w := m.Waiting; m.State != fleet.MachineCancelling || w == nil || w.For == "" || w.Since.IsZero() || w.Until.IsZero() || w.Next == "" {
 							t.Errorf("got %s waiting %+v, want cancelling with what for, since, until, next", m.State, w)
 						}
-						if len(r.sender.cancels) != 1 || !strings.HasPrefix(r.sender.cancels[0], c.ID+" cancelled by uid 0") {
+						if len(r.sender.cancels) != 1 || !strings.HasPrefix(r.sender.cancels[0], c.ID+" by uid 0 (root): wrong rack") {
 							t.Errorf("got cancels %q, want one for %s", r.sender.cancels, c.ID)
 						}
 						switch mode {
