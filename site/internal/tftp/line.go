@@ -28,10 +28,10 @@ type line struct {
 	progress func()
 	// request is handed over first; it is ReadFrom's own.
 	request []byte
-	// ctx ends with the transfer; its cause is why. The read side of Conn has to end with it.
-	ctx  context.Context
-	kill context.CancelCauseFunc
-	// answered wakes backoff; over is closed when the library has ended.
+	// outer is the server's wish to go on. ctx ends with it or by kill; its cause is why. The read side of Conn has to end with it.
+	outer, ctx context.Context
+	kill       context.CancelCauseFunc
+	// answered wakes backoff, also for the end; over is closed when the library has ended.
 	answered chan struct{}
 	over     chan struct{}
 
@@ -47,30 +47,17 @@ type line struct {
 
 func newLine(ctx context.Context, conn net.Conn, client *net.UDPAddr, request []byte, block int, timeout time.Duration, progress func()) *line {
 	l := &line{Conn: conn, client: client, timeout: timeout, block: block, progress: progress, request: request,
-		answered: make(chan struct{}, 1), over: make(chan struct{})}
+		outer: ctx, answered: make(chan struct{}, 1), over: make(chan struct{})}
 	l.ctx, l.kill = context.WithCancelCause(ctx)
 	return l
 }
 
-// ending is why a transfer ends before the file is there. One that is mute sends the client nothing more.
-type ending struct {
-	error
-	mute bool
-}
-
-func (e ending) Unwrap() error { return e.error }
-
-// isMute says whether the client gets no word of the end.
-func isMute(err error) bool {
-	var e ending
-	return errors.As(err, &e) && e.mute
-}
-
+// Why the line itself ends a transfer. The client gets no word of it: it ended it, or does not listen.
 var (
 	// errProbe is a client that took the size from the OACK and hung up, as EDK2 does (RFC 2347). Codes 0 and 8 are both in use.
-	errProbe  = ending{errors.New("the machine only asked for the size"), true}
-	errSilent = ending{errors.New("the machine did not answer"), true}
-	errGone   = ending{errors.New("the machine does not listen any more"), true}
+	errProbe  = errors.New("the machine only asked for the size")
+	errSilent = errors.New("the machine did not answer")
+	errGone   = errors.New("the machine does not listen any more")
 	// errOver is the usual end.
 	errOver = errors.New("the transfer is over")
 )
@@ -90,7 +77,7 @@ func (l *line) ReadFrom(b []byte) (int, net.Addr, error) {
 		case errors.Is(err, os.ErrDeadlineExceeded):
 			n = 0
 		case err != nil:
-			l.kill(ending{fmt.Errorf("receive: %w", err), true})
+			l.kill(fmt.Errorf("receive: %w", err))
 		default:
 			n = l.receive(b[:n])
 		}
@@ -118,7 +105,7 @@ func (l *line) receive(b []byte) int {
 		l.kill(errProbe)
 	case op == opError:
 		text, _, _ := bytes.Cut(b[4:], []byte{0})
-		l.kill(ending{fmt.Errorf("the machine ended it with error %d %q", n, text[:min(len(text), maxErrorText)]), true})
+		l.kill(fmt.Errorf("the machine ended it with error %d %q", n, text[:min(len(text), maxErrorText)]))
 	// Any other ACK is a repeated one, which moves nothing (RFC 1123, section 4.2.3.1).
 	case op == opAck && l.open && n == l.number:
 		l.handed()
@@ -219,20 +206,20 @@ func (l *line) unsent(err error) bool {
 		return false
 	}
 	l.open = false
-	l.kill(ending{fmt.Errorf("send: %w", err), true})
+	l.kill(fmt.Errorf("send: %w", err))
 	return true
 }
 
 // farewell is what the client is told in the place of the library's ERROR, whose words are for programmers.
 func (l *line) farewell() []byte {
 	l.open = false
-	switch err := context.Cause(l.ctx); {
-	case err == nil:
-		return encodeError(codeUndefined, "file cannot be read")
-	case isMute(err):
+	switch {
+	case l.outer.Err() != nil:
+		return encodeError(codeUndefined, "the server ends the transfer")
+	case l.ctx.Err() != nil:
 		return nil
 	}
-	return encodeError(codeUndefined, "the server ends the transfer")
+	return encodeError(codeUndefined, "file cannot be read")
 }
 
 // backoff implements the library's backoff function: it is called when copy number attempt, from 0, was not answered in time, and
@@ -243,7 +230,6 @@ func (l *line) backoff(attempt int) time.Duration {
 	select {
 	case <-t.C:
 	case <-l.answered:
-	case <-l.ctx.Done():
 	}
 	return 0
 }
