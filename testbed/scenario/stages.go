@@ -11,6 +11,7 @@ import (
 
 	"firstlight/imagebuild/manifest"
 	"firstlight/testbed/judge"
+	"firstlight/testbed/qemu"
 )
 
 // stop is a stage at which something happens to a workflow, and what the disk must be like then.
@@ -142,10 +143,29 @@ func (r *run) judgeStop(ctx context.Context, prefix string, s stop) error {
 	if err := r.pause(ctx); err != nil {
 		return err
 	}
+	if stats, err := r.counters(ctx); err == nil { // a machine that is off has none, and nobody wrote
+		r.add(named(prefix, agrees(stats[r.box.target], r.disk().size, s.holds)))
+	}
 	for _, c := range s.bytes(r) {
 		r.add(named(prefix, c))
 	}
 	return nil
+}
+
+// agrees compares what the machine did to the disk since it was switched on with what the record says of the disk. A wipe writes
+// every byte and reads it back, and all that comes later comes in the same power-on.
+func agrees(s qemu.BlockStat, size int64, holds string) judge.Check {
+	ok := s.WriteBytes >= size && s.ReadBytes >= size
+	switch holds {
+	case oldData:
+		ok = s.WriteOps == 0 && s.UnmapOps == 0
+	case partlyWiped:
+		ok = s.WriteBytes > 0 && s.WriteBytes <= size
+	case partlyWritten, holdsImage:
+		ok = ok && s.WriteBytes > size
+	}
+	return judge.Of("counters agree with that", ok, "%d bytes written, %d discarded, %d read since power on; the disk has %d, holds %s",
+		s.WriteBytes, s.UnmapBytes, s.ReadBytes, size, holds)
 }
 
 // quiet checks that nothing is written any more.
