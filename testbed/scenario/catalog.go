@@ -8,6 +8,6 @@ func All() []Scenario {
 		wrongDiskScenario(), ambiguousDiskScenario(),
 		tamperedImageScenario(), truncatedImageScenario(), tooLargeImageScenario(), http503Scenario(),
 		twoMachinesScenario(), duplicateUUIDScenario(),
-		floodScenario(), hostileScenario(), stolenScriptScenario(), cancelScenario(), crashApplianceScenario(),
+		floodScenario(), hostileScenario(), stolenScriptScenario(), cancelScenario(), crashApplianceScenario(), crashAgentScenario(),
 	}
 }
