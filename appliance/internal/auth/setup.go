@@ -49,10 +49,16 @@ func plainCode(s string) string {
 	return strings.NewReplacer("-", "", " ", "", "O", "0", "I", "1", "L", "1").Replace(strings.ToUpper(s))
 }
 
-// Setup makes the first administrator for whoever has the one-time code. from is the address that it comes from.
+// Setup makes the first administrator for whoever has the one-time code; ErrSetUp when there is one, which is no secret. from is the
+// address that it comes from.
 func (a *Accounts) Setup(ctx context.Context, code Secret, name string, password Secret, from string) error {
-	now := a.cfg.Now()
-	giveBack, err := a.limits.attempt("", from, now)
+	switch needed, err := a.NeedsSetup(ctx); {
+	case err != nil:
+		return err
+	case !needed:
+		return fmt.Errorf("set up: %w", ErrSetUp)
+	}
+	giveBack, err := a.limits.attempt("", from, a.cfg.Now())
 	if err != nil {
 		return err
 	}
@@ -63,6 +69,16 @@ func (a *Accounts) Setup(ctx context.Context, code Secret, name string, password
 		return fmt.Errorf("one-time code: %w", ErrDenied)
 	}
 	giveBack()
+	if err := a.firstAdmin(ctx, hash, name, password); err != nil {
+		return err
+	}
+	a.record(ctx, Entry{Who: name, Role: RoleAdmin, From: from, What: "set up", Object: "user " + name, Outcome: Done,
+		Detail: "the first administrator, by the one-time code"})
+	return nil
+}
+
+// firstAdmin makes the first administrator and uses the code up. A mistake in name or password costs no code.
+func (a *Accounts) firstAdmin(ctx context.Context, hash [32]byte, name string, password Secret) error {
 	if err := checkName("user", name); err != nil {
 		return err
 	}
@@ -77,16 +93,14 @@ func (a *Accounts) Setup(ctx context.Context, code Secret, name string, password
 		if !a.isCode(hash) {
 			return ErrDenied
 		}
-		return u.add(name, RoleAdmin, phc, now)
+		return u.add(name, RoleAdmin, phc, a.cfg.Now())
 	})
 	if err != nil {
 		return fmt.Errorf("set up: %w", err)
 	}
 	a.mu.Lock()
+	defer a.mu.Unlock()
 	a.setup = nil
-	a.mu.Unlock()
-	a.record(ctx, Entry{Who: name, Role: RoleAdmin, From: from, What: "set up", Object: "user " + name, Outcome: Done,
-		Detail: "the first administrator, by the one-time code"})
 	return nil
 }
 

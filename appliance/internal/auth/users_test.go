@@ -165,8 +165,8 @@ func TestSetup(t *testing.T) {
 	if s := r.login(t, "anna"); s.Principal.Role != RoleAdmin {
 		t.Errorf("got %v, want an administrator", s.Principal)
 	}
-	if err := r.Setup(ctx, code, "eve", NewSecret(good), here); !errors.Is(err, ErrDenied) {
-		t.Errorf("the code again: got %v, want ErrDenied", err)
+	if err := r.Setup(ctx, code, "eve", NewSecret(good), here); !errors.Is(err, ErrSetUp) {
+		t.Errorf("the code again: got %v, want ErrSetUp", err)
 	}
 	if _, err := r.SetupCode(ctx); !errors.Is(err, ErrSetUp) {
 		t.Errorf("another code: got %v, want ErrSetUp", err)
