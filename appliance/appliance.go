@@ -10,6 +10,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -30,6 +31,9 @@ type Config struct {
 	Version string
 	// Ready is called once everything answers; nil is nobody.
 	Ready func()
+	// Console is where whoever starts it is told what is in no log: where the page is, and the one-time code of the first
+	// administrator. nil discards.
+	Console io.Writer
 	// Now is the clock; nil is time.Now.
 	Now func() time.Time
 	// Observe is told of every write to the store, before it is made and when it is durable, from the goroutine that writes and goes
@@ -64,6 +68,9 @@ func New(cfg Config) (*Appliance, error) {
 	}
 	if cfg.Ready == nil {
 		cfg.Ready = func() {}
+	}
+	if cfg.Console == nil {
+		cfg.Console = io.Discard
 	}
 	if cfg.Now == nil {
 		cfg.Now = time.Now

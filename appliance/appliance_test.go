@@ -40,6 +40,12 @@ func start(t *testing.T) *parts {
 
 func startObserved(t *testing.T, observe func(Write)) *parts {
 	t.Helper()
+	return startWith(t, "", func(c *Config) { c.Observe = observe })
+}
+
+// startWith is start with more sections of the configuration file and a changed Config.
+func startWith(t *testing.T, sections string, change func(*Config)) *parts {
+	t.Helper()
 	dir, err := os.MkdirTemp("", "fl") // short: a socket's path is bounded
 	if err != nil {
 		t.Fatal(err)
@@ -56,7 +62,7 @@ server_name = "gw.site-a.firstlight.test"
 [boot]
 enabled = false
 http_advertise = "10.77.0.2:8080"
-`, dir)
+`+sections, dir)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -64,7 +70,9 @@ http_advertise = "10.77.0.2:8080"
 		t.Fatal(err)
 	}
 	ready := make(chan struct{})
-	a, err := New(Config{File: file, Observe: observe, Ready: func() { close(ready) }, Log: slog.New(slog.NewTextHandler(t.Output(), nil))})
+	cfg := Config{File: file, Ready: func() { close(ready) }, Log: slog.New(slog.NewTextHandler(t.Output(), nil))}
+	change(&cfg)
+	a, err := New(cfg)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -26,7 +26,7 @@ func (s *serve) Run(c *call) error {
 	}
 	app, err := appliance.New(appliance.Config{
 		File: cfg, Version: version().Version, Log: slog.New(slog.NewTextHandler(c.Stderr, nil)),
-		Ready: func() { fmt.Fprintln(c.Stderr, "firstlight: ready") },
+		Ready: func() { fmt.Fprintln(c.Stderr, "firstlight: ready") }, Console: c.Stderr,
 	})
 	if err == nil {
 		err = app.Run(c.ctx)
