@@ -1,4 +1,4 @@
-# Firstlight: every target works on a bare Debian 12 with git, make and Go 1.26, and works a second time at once.
+# Firstlight: every target works on a bare Debian 12 with git, make and Go 1.26.7, and works a second time at once.
 # bin/ holds all that is made: programs, inputs (the kernel package), caches, results of scenarios.
 
 SHELL := /bin/bash

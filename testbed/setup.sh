@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
 # Installs what Firstlight needs on Debian 12: packages, and the kernel that guests boot (unpacked, not installed).
-# Says nothing and returns at once when all is there. Go 1.26 is the one prerequisite that it does not install.
+# Says nothing and returns at once when all is there. Go 1.26.7 is the one prerequisite that it does not install.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 have_go=$( (command -v go >/dev/null && GOTOOLCHAIN=local go env GOVERSION) 2>/dev/null | sed 's/^go//' || true)
-if [ -z "$have_go" ] || [ "$(printf '%s\n1.26\n' "$have_go" | sort -V | head -n 1)" != 1.26 ]; then
-  echo "setup: Go 1.26 or newer is needed and PATH has ${have_go:-none}: install it from https://go.dev/dl/ and run this again" >&2
+if [ -z "$have_go" ] || [ "$(printf '%s\n1.26.7\n' "$have_go" | sort -V | head -n 1)" != 1.26.7 ]; then
+  echo "setup: Go 1.26.7 or newer is needed and PATH has ${have_go:-none}: install it from https://go.dev/dl/ and run this again" >&2
   exit 1
 fi
 
