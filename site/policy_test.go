@@ -75,6 +75,31 @@ func TestKnownMachineWithoutLeaseIsLeftAlone(t *testing.T) {
 	}
 }
 
+// A machine that starts over in the middle of its workflow is told of, also soon after the one before.
+func TestMachineThatStartsOverIsToldOfOncePerLease(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	r.start()
+	for i, id := range []string{"lease-1", "lease-2"} {
+		r.succeed("boot.prepareRamdisk", r.lease(id))
+		r.succeed("boot.cleanUp", &sitev1.CleanUpBoot{LeaseId: id, Reason: sitev1.CleanUpBoot_REASON_CONSUMED})
+		r.discover(false)
+		r.gateway.WaitEvent("boot.ignored")
+		for range i {
+			r.discover(false)
+		}
+	}
+	// One at a time and in order: what was asked before this offer is told of before it.
+	other := r.lease("lease-3")
+	other.Macs = []string{"52:54:00:77:00:02"}
+	r.succeed("boot.prepareRamdisk", other)
+	r.offer(r.ask(dhcpv4.WithHwAddr(net.HardwareAddr{0x52, 0x54, 0, 0x77, 0, 2})))
+	r.gateway.WaitEvent("boot.dhcp.offered")
+	if n := r.count("boot.ignored"); n != 2 {
+		t.Errorf("got %d events, want one for each lease", n)
+	}
+}
+
 func TestUnknownMachineIsDiscovered(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
