@@ -52,6 +52,7 @@ type parts struct {
 	gateway  *gatewayserver.Server
 	socket   net.Listener
 	api      *api.Server
+	people
 	// site is nil where the configuration switches boot off.
 	site *site.Agent
 }
@@ -59,7 +60,7 @@ type parts struct {
 // open makes all parts; when one cannot be made, those before it are closed.
 func (a *Appliance) open(ctx context.Context) (*parts, error) {
 	p := &parts{cfg: a.cfg}
-	for _, step := range []func(context.Context) error{p.openData, p.openGateway, p.openSite, p.openAPI} {
+	for _, step := range []func(context.Context) error{p.openData, p.openGateway, p.openSite, p.openPeople, p.openAPI} {
 		if err := step(ctx); err != nil {
 			return nil, errors.Join(err, p.close())
 		}
@@ -108,7 +109,7 @@ func (p *parts) openData(ctx context.Context) (err error) {
 		kept = store.Observed(kept, func(key string, durable bool) { p.cfg.Observe(Write{Key: key, Durable: durable}) })
 	}
 	s := box.Sealed(kept, secretsPrefix)
-	p.fleet = fleet.NewRepo(s)
+	p.kept, p.fleet = s, fleet.NewRepo(s)
 	p.images, err = images.New(s, p.blobDir(), p.keys.Images(), p.cfg.Now)
 	return err
 }
@@ -255,7 +256,8 @@ func (p *parts) dialAddr() string {
 }
 
 func (p *parts) openAPI(context.Context) (err error) {
-	p.api = api.NewServer(api.ServerConfig{Fleet: p.fleet, Images: p.images, Workflows: p.executor, Owner: uint32(os.Getuid()),
+	p.api = api.NewServer(api.ServerConfig{Fleet: p.fleet, Roster: p.roster, Images: p.images, Workflows: p.executor, Store: p.kept,
+		Accounts: p.accounts, MintJoin: p.mintJoin, Forget: p.forget, Owner: uint32(os.Getuid()), Version: p.cfg.Version,
 		Now: p.cfg.Now, Log: p.log("api")})
 	p.socket, err = api.Listen(p.cfg.File.Socket)
 	return err

@@ -23,6 +23,9 @@ func (p *parts) serve(ctx context.Context) error {
 	if err := p.control.Start(work); err != nil {
 		return err
 	}
+	if err := p.roster.Start(work); err != nil {
+		return err
+	}
 	if err := p.executor.Start(work); err != nil {
 		return err
 	}
@@ -55,6 +58,7 @@ func (p *parts) serve(ctx context.Context) error {
 	go func() {
 		err := group.Wait()
 		p.executor.Wait()
+		p.roster.Wait()
 		done <- err
 	}()
 	select {

@@ -21,6 +21,7 @@ import (
 	"firstlight/appliance/internal/fault"
 	"firstlight/appliance/internal/fleet"
 	"firstlight/appliance/internal/images"
+	"firstlight/appliance/internal/roster"
 	"firstlight/appliance/internal/store/storetest"
 	"firstlight/gateway-client/envelope"
 )
@@ -66,14 +67,29 @@ func (f *flows) ResumeAll(_ context.Context, by string) ([]executor.Frozen, erro
 
 type lab struct {
 	client *Client
+	server *Server
+	config ServerConfig
+	roster *roster.Roster
 	flows  *flows
 	store  *storetest.Memory
 	log    *strings.Builder
 	socket string
 }
 
+// following starts a roster over a store.
+func following(t testing.TB, repo *fleet.Repo) *roster.Roster {
+	t.Helper()
+	r := roster.New(roster.Config{Source: repo, Now: func() time.Time { return now }})
+	ctx, cancel := context.WithCancel(context.Background())
+	if err := r.Start(ctx); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { cancel(); r.Wait() })
+	return r
+}
+
 // start serves on a socket whose directory has a short name, as sockaddr_un wants it.
-func start(t *testing.T, owner uint32) *lab {
+func start(t *testing.T, owner uint32, more ...func(*lab)) *lab {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "fl")
 	if err != nil {
@@ -90,8 +106,15 @@ func start(t *testing.T, owner uint32) *lab {
 	if err != nil {
 		t.Fatal(err)
 	}
-	srv := NewServer(ServerConfig{Fleet: fleet.NewRepo(l.store), Images: lib, Workflows: l.flows, Owner: owner, Now: clock,
-		Log: slog.New(slog.NewTextHandler(l.log, nil))})
+	repo := fleet.NewRepo(l.store)
+	l.roster = following(t, repo)
+	l.config = ServerConfig{Fleet: repo, Roster: l.roster, Images: lib, Workflows: l.flows, Store: l.store, Owner: owner, Now: clock,
+		Log: slog.New(slog.NewTextHandler(l.log, nil))}
+	for _, change := range more {
+		change(l)
+	}
+	srv := NewServer(l.config)
+	l.server = srv
 	ln, err := Listen(l.socket)
 	if err != nil {
 		t.Fatal(err)
@@ -309,7 +332,8 @@ func TestClientWordsForNoAppliance(t *testing.T) {
 
 func FuzzServer(f *testing.F) {
 	s := storetest.New()
-	srv := NewServer(ServerConfig{Fleet: fleet.NewRepo(s), Workflows: &flows{}, Owner: 0, Now: time.Now, Log: slog.New(slog.DiscardHandler)})
+	repo := fleet.NewRepo(s)
+	srv := NewServer(ServerConfig{Fleet: repo, Roster: following(f, repo), Workflows: &flows{}, Owner: 0, Now: time.Now, Log: slog.New(slog.DiscardHandler)})
 	f.Add("/v1/machines", `{"name":"m1","macs":["52:54:00:00:00:01"]}`)
 	f.Add("/v1/machines/m1/resume", `null`)
 	f.Fuzz(func(t *testing.T, path, body string) {

@@ -87,8 +87,8 @@ func (c *Client) MintToken(ctx context.Context, in MintToken) (MintedToken, erro
 }
 
 // RevokeToken ends a token.
-func (c *Client) RevokeToken(ctx context.Context, id string) (Removed, error) {
-	return call[Removed](ctx, c, request{op: "revoke token", object: id, method: "DELETE", path: "/v1/tokens/" + url.PathEscape(id)})
+func (c *Client) RevokeToken(ctx context.Context, name string) (Removed, error) {
+	return call[Removed](ctx, c, request{op: "revoke token", object: name, method: "DELETE", path: "/v1/tokens/" + url.PathEscape(name)})
 }
 
 // Audit shows who did what, newest first. before is AuditPage.Before of the page before, zero for the newest.

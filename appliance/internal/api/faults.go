@@ -29,6 +29,8 @@ func addFault(op, name string, err error) error {
 		return fault.New(fault.Conflict, op, name, err, "see that machine with `firstlight machine list`, and choose another value or correct the other record")
 	case errors.Is(err, fleet.ErrUnknown):
 		return fault.New(fault.NotFound, op, name, err, "see `firstlight discovered` for the names")
+	case errors.Is(err, fleet.ErrOpen):
+		return fault.New(fault.Conflict, op, name, err, "cancel it with `firstlight cancel "+name+"`, or wait for its end")
 	}
 	return fault.New(fault.Invalid, op, name, err, "correct the value and run the command again")
 }
@@ -39,6 +41,10 @@ func imageFault(op, name string, err error) error {
 		return fault.New(fault.NotFound, op, name, err, "see `firstlight image list` for the names, or add it with `firstlight image add`")
 	case errors.Is(err, images.ErrExists):
 		return fault.New(fault.Conflict, op, name, err, "add it under another name: workflows refer to images by content")
+	case errors.Is(err, images.ErrNoRoom):
+		return fault.New(fault.Conflict, op, name, err, "make room: remove images that nobody needs, or give the data directory a larger volume; then go on, nothing is sent twice")
+	case errors.Is(err, images.ErrIncomplete):
+		return fault.New(fault.Conflict, op, name, err, "run the command again: it sends what is missing")
 	case errors.Is(err, images.ErrInvalid):
 		return fault.New(fault.Invalid, op, name, err, "make it again with `imagebuild pack` and give that command's output directory")
 	}

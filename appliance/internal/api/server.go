@@ -2,32 +2,45 @@ package api
 
 import (
 	"context"
-	"encoding/hex"
-	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"net"
 	"net/http"
-	"strconv"
+	"sync"
 	"time"
 
+	"firstlight/appliance/internal/auth"
 	"firstlight/appliance/internal/executor"
-	"firstlight/appliance/internal/fault"
 	"firstlight/appliance/internal/fleet"
 	"firstlight/appliance/internal/images"
+	"firstlight/appliance/internal/roster"
+	"firstlight/appliance/internal/store"
+	"firstlight/imagebuild/manifest"
 )
 
 // Fleet is what the server needs of fleet.Repo.
 type Fleet interface {
 	AddMachine(ctx context.Context, s fleet.Spec, now time.Time) (fleet.Record, error)
+	SetMachine(ctx context.Context, name string, p fleet.Patch) (fleet.Record, error)
+	Adopt(ctx context.Context, name, by, why string, now time.Time) (fleet.Record, error)
+	RemoveMachine(ctx context.Context, name string) (fleet.Record, error)
 	Protect(ctx context.Context, name, by, why string, now time.Time) (fleet.Record, error)
 	Unprotect(ctx context.Context, name string) (fleet.Record, error)
 	Stop(ctx context.Context) (*fleet.Stop, error)
-	Show(ctx context.Context, name string) (fleet.Machine, error)
-	ShowAll(ctx context.Context) ([]fleet.Machine, error)
 	Events(ctx context.Context, machine string, limit int) ([]fleet.Event, error)
 	Emit(ctx context.Context, e fleet.Event) error
+}
+
+// Roster is what the server needs of roster.Roster.
+type Roster interface {
+	Page(q roster.Query, need int) (roster.Page, error)
+	Row(name string) (roster.Row, bool)
+	Rows(match func(*fleet.Machine) bool) []roster.Row
+	Refresh(ctx context.Context, name string) error
+	Rev() int64
+	Watch(ctx context.Context, machine string, after int64) (<-chan roster.Change, error)
 }
 
 // Images is what the server needs of images.Library.
@@ -35,6 +48,12 @@ type Images interface {
 	Add(ctx context.Context, name, dir string) (images.Image, error)
 	Get(ctx context.Context, name string) (images.Image, error)
 	List(ctx context.Context) ([]images.Image, error)
+	Remove(ctx context.Context, name string) error
+	BeginUpload(ctx context.Context, name string, manifest []byte) (images.Upload, error)
+	Upload(id string) (images.Upload, error)
+	PutBlob(ctx context.Context, id string, d manifest.Digest, from io.Reader) (images.Upload, error)
+	FinishUpload(ctx context.Context, id string) (images.Image, error)
+	DropUpload(ctx context.Context, id string) error
 }
 
 // Workflows is what the server needs of executor.Executor.
@@ -47,56 +66,78 @@ type Workflows interface {
 	ResumeAll(ctx context.Context, by string) ([]executor.Frozen, error)
 }
 
-// ServerConfig is what a Server is made of.
+// Accounts is what the server needs of auth.Accounts.
+type Accounts interface {
+	TokenPrincipal(ctx context.Context, value auth.Secret) (auth.Principal, error)
+	Users(ctx context.Context) ([]auth.User, error)
+	AddUser(ctx context.Context, name string, role auth.Role, password auth.Secret) error
+	SetPassword(ctx context.Context, name string, password auth.Secret) error
+	SetRole(ctx context.Context, name string, role auth.Role) error
+	RemoveUser(ctx context.Context, name string) error
+	MintToken(ctx context.Context, name string, role auth.Role, life time.Duration, by string) (auth.Secret, auth.Token, error)
+	Tokens(ctx context.Context) ([]auth.Token, error)
+	RevokeToken(ctx context.Context, name string) error
+	Record(ctx context.Context, e auth.Entry) error
+	Entries(ctx context.Context, before uint64, limit int) ([]auth.Entry, error)
+}
+
+// ServerConfig is what a Server is made of. What may be nil is not there: its routes say so.
 type ServerConfig struct {
 	Fleet     Fleet
+	Roster    Roster
 	Images    Images
 	Workflows Workflows
-	// Metrics answers GET /metrics in Prometheus's format; nil is none.
+	// Store keeps the answers to requests that may be sent again; it may be nil, and then none are kept.
+	Store store.Store
+	// Accounts may be nil: then nobody but this host's own command may call, and nothing is written to the audit log.
+	Accounts Accounts
+	// Health runs the doctor's checks; it may be nil.
+	Health func(ctx context.Context) (Health, error)
+	// MintJoin makes a one-time token with which a site agent joins; it may be nil.
+	MintJoin func(ctx context.Context, life time.Duration) (JoinToken, error)
+	// Forget ends the sessions of a machine that was removed; it may be nil.
+	Forget func(nodeID string)
+	// Metrics answers GET /metrics in Prometheus's format; it may be nil.
 	Metrics http.Handler
 	// Owner is the uid that the appliance runs as; it and root may.
 	Owner uint32
-	Now   func() time.Time
-	Log   *slog.Logger
+	// Version is told in the description of the API.
+	Version string
+	Now     func() time.Time
+	Log     *slog.Logger
 }
 
-// Server answers on the unix socket.
+// Server answers. Serve is for the unix socket, Remote for a listener of the network, Handler for callers in this process.
 type Server struct {
-	cfg  ServerConfig
-	http *http.Server
+	cfg    ServerConfig
+	routes []route
+	mux    *http.ServeMux
+	http   *http.Server
 	// ending ends when Stop begins: a request that waits for something must not hold it up.
 	ending context.Context
+	// slots bounds requests, blobs the blobs that come at one time, streams what is followed.
+	slots, blobs, streams chan struct{}
+	// acts lets one person at a time act on a machine, by the hash of its name: what was checked holds until it is done.
+	acts [64]sync.Mutex
+	// inUse is held while an image is removed, and for reading while one is ordered.
+	inUse sync.RWMutex
+	once  requests
 }
 
 // NewServer returns a server that does not serve yet.
 func NewServer(cfg ServerConfig) *Server {
 	ending, end := context.WithCancel(context.Background())
-	s := &Server{cfg: cfg, ending: ending}
-	mux := http.NewServeMux()
-	mux.HandleFunc("GET /v1/machines", s.handle(s.listMachines))
-	mux.HandleFunc("POST /v1/machines", s.handle(s.addMachine))
-	mux.HandleFunc("GET /v1/machines/{name}", s.handle(s.showMachine))
-	mux.HandleFunc("POST /v1/machines/{name}/provision", s.handle(s.provision))
-	mux.HandleFunc("POST /v1/machines/{name}/resume", s.handle(s.resume))
-	mux.HandleFunc("POST /v1/machines/{name}/preview", s.handle(s.preview))
-	mux.HandleFunc("POST /v1/machines/{name}/cancel", s.handle(s.cancel))
-	mux.HandleFunc("POST /v1/machines/{name}/protect", s.handle(s.protect))
-	mux.HandleFunc("POST /v1/machines/{name}/unprotect", s.handle(s.unprotect))
-	mux.HandleFunc("POST /v1/stop", s.handle(s.stopAll))
-	mux.HandleFunc("POST /v1/resume", s.handle(s.resumeAll))
-	mux.HandleFunc("GET /v1/images", s.handle(s.listImages))
-	mux.HandleFunc("POST /v1/images", s.handle(s.addImage))
-	mux.HandleFunc("GET /v1/events", s.handle(s.events))
-	if cfg.Metrics != nil {
-		mux.HandleFunc("GET /metrics", s.metrics)
+	s := &Server{cfg: cfg, ending: ending, mux: http.NewServeMux(), slots: make(chan struct{}, maxRequests), blobs: make(chan struct{}, maxBlobs),
+		streams: make(chan struct{}, maxStreams)}
+	s.once = requests{store: cfg.Store, now: cfg.Now, running: map[string]bool{}}
+	s.routes = s.table()
+	for i := range s.routes {
+		rt := &s.routes[i]
+		s.mux.HandleFunc(rt.method+" "+rt.path, s.serve(rt))
 	}
-	mux.HandleFunc("/", s.handle(func(r *http.Request) (any, error) {
-		return nil, fault.New(fault.Usage, "call the API", "", fmt.Errorf("no %s here for %s", r.Method, r.URL.Path),
-			"use the firstlight command of the same version as the appliance")
-	}))
-	slots := make(chan struct{}, maxRequests)
+	s.mux.HandleFunc("/", s.serve(&route{perm: auth.PermRead, do: nowhere}))
 	s.http = &http.Server{
-		Handler:           bounded(slots, mux),
+		Handler:           s.local(s.mux),
 		ReadHeaderTimeout: headerTimeout,
 		IdleTimeout:       idleTimeout,
 		ConnContext:       withPeer,
@@ -105,6 +146,9 @@ func NewServer(cfg ServerConfig) *Server {
 	s.http.RegisterOnShutdown(end)
 	return s
 }
+
+// Handler answers callers that say who they are in the request's context (auth.WithPrincipal); others are refused.
+func (s *Server) Handler() http.Handler { return s.mux }
 
 // Serve answers on l until Stop; then it returns nil.
 func (s *Server) Serve(l net.Listener) error {
@@ -121,182 +165,13 @@ func (s *Server) Stop(ctx context.Context) {
 	}
 }
 
-// bounded answers 503 while all slots are taken, instead of queueing without limit.
-func bounded(slots chan struct{}, next http.Handler) http.Handler {
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		select {
-		case slots <- struct{}{}:
-			defer func() { <-slots }()
-			next.ServeHTTP(w, r)
-		default:
-			answer(w, http.StatusServiceUnavailable, refusal{fault.New(fault.Unavailable, "call the API", "",
-				fmt.Errorf("%d requests are running, the limit", maxRequests), "wait for them to end and try again")})
-		}
-	})
-}
-
-// handle checks who asks before anything else, and words the answer.
-func (s *Server) handle(do func(*http.Request) (any, error)) http.HandlerFunc {
-	return func(w http.ResponseWriter, r *http.Request) {
-		r.Body = http.MaxBytesReader(w, r.Body, maxRequest)
-		err := s.check(r)
-		var v any
-		if err == nil {
-			v, err = do(r)
-		}
-		if err != nil {
-			f := fault.Of(err, r.Method, r.URL.Path)
-			if f.Kind == fault.Internal {
-				s.cfg.Log.Error("api request", "method", r.Method, "path", r.URL.Path, "error", f)
-			}
-			answer(w, status(f.Kind), refusal{f})
-			return
-		}
-		answer(w, http.StatusOK, v)
+// act locks a machine's name for one person's act.
+func (s *Server) act(name string) (unlock func()) {
+	var sum uint32 = 2166136261 // FNV-1a
+	for i := range len(name) {
+		sum = (sum ^ uint32(name[i])) * 16777619
 	}
-}
-
-func (s *Server) check(r *http.Request) error {
-	p, ok := r.Context().Value(peerKey{}).(Peer)
-	if ok && (p.UID == 0 || p.UID == s.cfg.Owner) {
-		return nil
-	}
-	who := "an unknown user"
-	if ok {
-		who = p.String()
-	}
-	s.cfg.Log.Warn("api request refused", "path", r.URL.Path, "by", who)
-	return fault.New(fault.Denied, "use the appliance", "", fmt.Errorf("%s is neither root nor the user that it runs as", who),
-		fmt.Sprintf("run the command as root or as uid %d", s.cfg.Owner))
-}
-
-func by(r *http.Request) string {
-	p, _ := r.Context().Value(peerKey{}).(Peer)
-	return p.String()
-}
-
-func (s *Server) listMachines(r *http.Request) (any, error) {
-	all, err := s.cfg.Fleet.ShowAll(r.Context())
-	if err != nil {
-		return nil, fault.Of(err, "list machines", "")
-	}
-	return MachinePage{Machines: all, Total: len(all)}, nil
-}
-
-func (s *Server) showMachine(r *http.Request) (any, error) { return s.show(r, "show machine") }
-
-func (s *Server) show(r *http.Request, op string) (fleet.Machine, error) {
-	name := r.PathValue("name")
-	m, err := s.cfg.Fleet.Show(r.Context(), name)
-	if err != nil {
-		return m, machineFault(op, name, err)
-	}
-	return m, nil
-}
-
-func (s *Server) addMachine(r *http.Request) (any, error) {
-	op, done := "add machine", "added"
-	var in AddMachine
-	if err := decode(r, &in); err != nil {
-		return nil, fault.New(fault.Usage, op, "", err, "use the firstlight command")
-	}
-	if in.Adopt {
-		op, done = "adopt machine", "adopted and is protected"
-	}
-	if in.From != "" {
-		done = "enrolled from " + in.From
-	}
-	cert, err := hex.DecodeString(in.BMCCertificateSHA256)
-	if err != nil {
-		return nil, fault.New(fault.Invalid, op, in.Name, fmt.Errorf("BMC certificate digest: %w", err),
-			"give the SHA-256 of the controller's certificate as 64 hex digits")
-	}
-	_, err = s.cfg.Fleet.AddMachine(r.Context(), fleet.Spec{
-		Name: in.Name, MACs: in.MACs, UUID: in.UUID, DiskSerials: in.DiskSerials,
-		BMCURL: in.BMCURL, BMCUser: in.BMCUser, BMCPassword: fleet.Secret(in.BMCPassword), BMCCertificateSHA256: cert,
-		Firmware: in.Firmware, Adopt: in.Adopt, From: in.From, By: by(r),
-	}, s.cfg.Now())
-	if err != nil {
-		return nil, addFault(op, in.Name, err)
-	}
-	m, err := s.cfg.Fleet.Show(r.Context(), in.Name)
-	if err != nil {
-		return nil, machineFault(op, in.Name, err)
-	}
-	s.emit(r, fleet.Event{Machine: m.Name, NodeID: m.NodeID, Kind: "machine.added", Message: "machine " + m.Name + " was " + done + " by " + by(r)})
-	return m, nil
-}
-
-func (s *Server) listImages(r *http.Request) (any, error) {
-	all, err := s.cfg.Images.List(r.Context())
-	if err != nil {
-		return nil, fault.Of(err, "list images", "")
-	}
-	return all, nil
-}
-
-func (s *Server) addImage(r *http.Request) (any, error) {
-	const op = "add image"
-	var in AddImage
-	if err := decode(r, &in); err != nil {
-		return nil, fault.New(fault.Usage, op, "", err, "use the firstlight command")
-	}
-	img, err := s.cfg.Images.Add(r.Context(), in.Name, in.Dir)
-	if err != nil {
-		return nil, imageFault(op, in.Name, err)
-	}
-	s.emit(r, fleet.Event{Kind: "image.added", Fields: map[string]string{"image": img.Name, "manifest_sha256": img.ManifestSHA256},
-		Message: "image " + img.Name + " was added by " + by(r)})
-	return img, nil
-}
-
-func (s *Server) events(r *http.Request) (any, error) {
-	const op = "list events"
-	machine, limit := r.URL.Query().Get("machine"), MaxEvents
-	if text := r.URL.Query().Get("limit"); text != "" {
-		n, err := strconv.Atoi(text)
-		if err != nil || n < 1 || n > MaxEvents {
-			return nil, fault.New(fault.Usage, op, machine, fmt.Errorf("limit %q: want 1 to %d", text, MaxEvents), "give another limit")
-		}
-		limit = n
-	}
-	if machine != "" {
-		if _, err := s.cfg.Fleet.Show(r.Context(), machine); err != nil {
-			return nil, machineFault(op, machine, err)
-		}
-	}
-	all, err := s.cfg.Fleet.Events(r.Context(), machine, limit)
-	if err != nil {
-		return nil, fault.Of(err, op, machine)
-	}
-	return all, nil
-}
-
-// emit records an event; that it could not be recorded undoes nothing.
-func (s *Server) emit(r *http.Request, e fleet.Event) {
-	e.Time, e.Source = fleet.At(s.cfg.Now()), "control"
-	if err := s.cfg.Fleet.Emit(r.Context(), e); err != nil {
-		s.cfg.Log.Error("record event", "kind", e.Kind, "error", err)
-	}
-}
-
-func decode(r *http.Request, into any) error {
-	d := json.NewDecoder(r.Body)
-	d.DisallowUnknownFields()
-	if err := d.Decode(into); err != nil {
-		return fmt.Errorf("request body: %w", err)
-	}
-	return nil
-}
-
-func answer(w http.ResponseWriter, code int, v any) {
-	body, err := json.Marshal(v)
-	if err != nil {
-		http.Error(w, err.Error(), http.StatusInternalServerError)
-		return
-	}
-	w.Header().Set("Content-Type", "application/json")
-	w.Header().Set("Cache-Control", "no-store")
-	w.WriteHeader(code)
-	w.Write(append(body, '\n'))
+	m := &s.acts[sum%uint32(len(s.acts))]
+	m.Lock()
+	return m.Unlock
 }

@@ -1,22 +1,17 @@
-// Package api is how the command on the same host talks to the appliance: HTTP and JSON over a unix socket, where the kernel says
-// who is on the other side. Both halves are here.
+// Package api is the one API of the appliance: HTTP and JSON, with both halves here. The command calls it over a unix socket, where the
+// kernel says who is on the other side; programs call it over TLS with a token; the page calls it in the same process, as whoever is
+// signed in. So who may do what, what is written to the audit log and how a refusal reads is decided in this package and nowhere else.
 //
-// It is for appliance (which serves) and its command. It is not for the network and knows no log-in: root and the user that the
-// appliance runs as may do everything, everybody else nothing. Whoever it lets in is a person at this host, so a directory may be
-// named by its path.
+// It is for appliance, its command and its page. [Server] answers, [Client] asks; the table of routes (routes.go) is the list of what
+// can be asked, each with the permission that it takes, and GET /v1/openapi.json is its description, made of the same table. Package
+// auth says what a role may; roster answers lists and streams; everything that changes a machine goes to fleet and executor.
 //
-//	GET  /v1/machines                    []Machine      POST /v1/machines                   AddMachine → Machine
-//	GET  /v1/machines/{name}             Machine        POST /v1/machines/{name}/provision  Provision  → Machine
-//	GET  /v1/images                      []Image        POST /v1/machines/{name}/resume     –          → Machine
-//	GET  /v1/events?machine=M&limit=N    []Event        POST /v1/images                     AddImage   → Image
-//	POST /v1/machines/{name}/preview     Provision → executor.Preview
-//	POST /v1/machines/{name}/cancel      Reason    → Machine, when the workflow is over
-//	POST /v1/machines/{name}/protect     Reason    → Machine
-//	POST /v1/machines/{name}/unprotect   –         → Machine
-//	POST /v1/stop                        Reason    → Stopped
-//	POST /v1/resume                      –         → Stopped
+// An order names the version of the machine that its person saw; when the machine is another one by then, or does something else, the
+// order is refused. A request with an Idempotency-Key is done once, and answered the same way again for a day. Streams are
+// server-sent events that go on from Last-Event-ID.
 //
-// A refusal is a status from 400 up with {"error": fault.Error}.
+// A refusal is a status from 400 up with {"error": fault.Error}: 400 what was asked is wrong, 401 nobody known asks, 403 that role may
+// not, 404 there is none, 409 not now, 503 the appliance cannot now. A directory may be named only over the unix socket.
 package api
 
 import (
@@ -33,8 +28,10 @@ const (
 	// maxRequest bounds a request's body, maxAnswer an answer's, in bytes.
 	maxRequest = 256 << 10
 	maxAnswer  = 64 << 20
-	// maxRequests bounds the requests at one time.
+	// maxRequests bounds the requests at one time, maxStreams what is followed, maxBlobs the blobs of uploads that come.
 	maxRequests = 64
+	maxStreams  = 256
+	maxBlobs    = 4
 	// MaxEvents bounds one answer of events; it is also the default.
 	MaxEvents = 1000
 	// headerTimeout bounds how long a client may take to ask.

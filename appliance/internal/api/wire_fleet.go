@@ -110,8 +110,10 @@ type SetMachine struct {
 	MACs        *[]string `json:"macs,omitempty"`
 	UUID        *string   `json:"uuid,omitempty"`
 	DiskSerials *[]string `json:"disk_serials,omitempty"`
-	BMCURL      *string   `json:"bmc_url,omitempty"`
-	BMCUser     *string   `json:"bmc_user,omitempty"`
+	// Firmware is "uefi" or "bios"; empty leaves the mode as it is.
+	Firmware *string `json:"firmware,omitempty"`
+	BMCURL   *string `json:"bmc_url,omitempty"`
+	BMCUser  *string `json:"bmc_user,omitempty"`
 	// BMCPassword crosses the wire and goes into the store encrypted; nothing prints it.
 	BMCPassword *string `json:"bmc_password,omitempty"`
 	// BMCCertificateSHA256 is hex.

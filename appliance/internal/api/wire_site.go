@@ -5,6 +5,12 @@ import (
 	"firstlight/appliance/internal/images"
 )
 
+// Bounds of accounts' lists.
+const (
+	// MaxAudit bounds one page of the audit log.
+	MaxAudit = 500
+)
+
 // BeginUpload says which image comes: Manifest is the body that imagebuild wrote as manifest.json, byte for byte.
 type BeginUpload struct {
 	Name     string `json:"name"`
@@ -15,7 +21,8 @@ type BeginUpload struct {
 type Upload struct {
 	ID   string `json:"id"`
 	Name string `json:"name"`
-	// Missing are the blobs that are not here yet, by their SHA-256 in hex, in the order in which they are wanted.
+	// Missing are the blobs that are not here yet, by their SHA-256 in hex, in the order in which they are wanted. The answer to a blob
+	// leaves them out.
 	Missing []string `json:"missing"`
 	// Total and Have are bytes.
 	Total int64      `json:"total"`
@@ -44,10 +51,11 @@ type HealthCheck struct {
 
 // User is an account.
 type User struct {
-	Name string     `json:"name"`
-	Role string     `json:"role"`
-	Made fleet.Time `json:"made"`
-	By   string     `json:"by"`
+	Name    string     `json:"name"`
+	Role    string     `json:"role"`
+	Created fleet.Time `json:"created"`
+	// LastLogin is null before the first.
+	LastLogin fleet.Time `json:"last_login"`
 }
 
 // AddUser makes an account.
@@ -77,12 +85,13 @@ func (s SetUser) GoString() string { return s.String() }
 
 // Token is a token of the API, without its value.
 type Token struct {
-	ID      string     `json:"id"`
 	Name    string     `json:"name"`
 	Role    string     `json:"role"`
-	Made    fleet.Time `json:"made"`
-	Expires fleet.Time `json:"expires"`
 	By      string     `json:"by"`
+	Created fleet.Time `json:"created"`
+	Expires fleet.Time `json:"expires"`
+	// Used is when it was last used, null before.
+	Used fleet.Time `json:"used"`
 }
 
 // MintToken makes a token that is good for so many seconds.
@@ -132,9 +141,9 @@ type MintJoin struct {
 
 // JoinToken is the token and what an agent needs beside it. It is shown this once.
 type JoinToken struct {
-	NodeID string     `json:"node_id"`
-	Role   string     `json:"role"`
-	Expire fleet.Time `json:"expires"`
+	NodeID  string     `json:"node_id"`
+	Role    string     `json:"role"`
+	Expires fleet.Time `json:"expires"`
 	// Gateway is where to join, ServerName the name in its certificate, SPKIPins the SHA-256 of its keys (hex).
 	Gateway    string   `json:"gateway"`
 	ServerName string   `json:"server_name"`

@@ -20,6 +20,7 @@ type Patch struct {
 	MACs        *[]string
 	UUID        *string
 	DiskSerials *[]string
+	Firmware    *string
 	BMCURL      *string
 	BMCUser     *string
 	BMCPassword Secret
@@ -29,7 +30,7 @@ type Patch struct {
 
 // place says whether nothing but the place changes, which no workflow looks at.
 func (p *Patch) place() bool {
-	return p.MACs == nil && p.UUID == nil && p.DiskSerials == nil && p.BMCURL == nil && p.BMCUser == nil && p.BMCPassword == nil && p.BMCCertificateSHA256 == nil
+	return p.MACs == nil && p.UUID == nil && p.DiskSerials == nil && p.Firmware == nil && p.BMCURL == nil && p.BMCUser == nil && p.BMCPassword == nil && p.BMCCertificateSHA256 == nil
 }
 
 // SetMachine changes a machine's record, with the checks of AddMachine. While a workflow is open only the place may change (ErrOpen).
@@ -62,6 +63,7 @@ func (r *Repo) SetMachine(ctx context.Context, name string, p Patch) (Record, er
 			return fmt.Errorf("set machine %q: %w: it began meanwhile", name, ErrOpen)
 		}
 		m.Place, m.MACs, m.UUID, m.DiskSerials = s.Place, s.MACs, s.UUID, s.DiskSerials
+		m.Firmware = s.Firmware
 		m.BMC, m.BMCCertificateSHA256 = BMC{URL: s.BMCURL, User: s.BMCUser}, s.BMCCertificateSHA256
 		return nil
 	})
@@ -85,7 +87,8 @@ func (r *Repo) settled(ctx context.Context, rec *Record, closed bool) error {
 // patched is what the record says with the changes, checked as a new machine's.
 func (r *Repo) patched(ctx context.Context, rec *Record, p Patch) (*Spec, error) {
 	s := &Spec{Name: rec.Name, Place: rec.Place, MACs: slices.Clone(rec.MACs), UUID: rec.UUID, DiskSerials: slices.Clone(rec.DiskSerials),
-		BMCURL: rec.BMC.URL, BMCUser: rec.BMC.User, BMCPassword: p.BMCPassword, BMCCertificateSHA256: rec.BMCCertificateSHA256,
+		Firmware: rec.Firmware,
+		BMCURL:   rec.BMC.URL, BMCUser: rec.BMC.User, BMCPassword: p.BMCPassword, BMCCertificateSHA256: rec.BMCCertificateSHA256,
 		Adopt: rec.Adopted || !rec.Discovered.IsZero()}
 	if p.BMCPassword == nil {
 		known, err := r.BMCPassword(ctx, rec.Name)
@@ -94,7 +97,7 @@ func (r *Repo) patched(ctx context.Context, rec *Record, p Patch) (*Spec, error)
 		}
 		s.BMCPassword = known
 	}
-	for _, f := range []struct{ to, from *string }{{&s.Place, p.Place}, {&s.UUID, p.UUID}, {&s.BMCURL, p.BMCURL}, {&s.BMCUser, p.BMCUser}} {
+	for _, f := range []struct{ to, from *string }{{&s.Place, p.Place}, {&s.UUID, p.UUID}, {&s.Firmware, p.Firmware}, {&s.BMCURL, p.BMCURL}, {&s.BMCUser, p.BMCUser}} {
 		if f.from != nil {
 			*f.to = *f.from
 		}

@@ -105,3 +105,10 @@ func (r *Roster) drop(w *watcher) {
 		close(w.out)
 	}
 }
+
+// Rev is the number of the newest change.
+func (r *Roster) Rev() int64 {
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	return r.rev
+}
