@@ -52,6 +52,9 @@ type parts struct {
 	gateway  *gatewayserver.Server
 	socket   net.Listener
 	api      *api.Server
+	// web is nil where the configuration has no page.
+	web *webServer
+	box *vault.Vault
 	people
 	// site is nil where the configuration switches boot off.
 	site *site.Agent
@@ -60,7 +63,7 @@ type parts struct {
 // open makes all parts; when one cannot be made, those before it are closed.
 func (a *Appliance) open(ctx context.Context) (*parts, error) {
 	p := &parts{cfg: a.cfg}
-	for _, step := range []func(context.Context) error{p.openData, p.openGateway, p.openSite, p.openPeople, p.openAPI} {
+	for _, step := range []func(context.Context) error{p.openData, p.openGateway, p.openSite, p.openPeople, p.openAPI, p.openWeb} {
 		if err := step(ctx); err != nil {
 			return nil, errors.Join(err, p.close())
 		}
@@ -71,6 +74,9 @@ func (a *Appliance) open(ctx context.Context) (*parts, error) {
 // close closes what open made and run did not take over.
 func (p *parts) close() error {
 	var errs []error
+	if p.web != nil {
+		errs = append(errs, ignoreClosed(p.web.listener.Close()))
+	}
 	if p.socket != nil {
 		errs = append(errs, ignoreClosed(p.socket.Close()))
 	}
@@ -92,12 +98,11 @@ func ignoreClosed(err error) error {
 
 func (p *parts) openData(ctx context.Context) (err error) {
 	f := p.cfg.File
-	box, err := vault.Open(filepath.Join(f.DataDir, "vault.key"))
-	if err != nil {
+	if p.box, err = vault.Open(filepath.Join(f.DataDir, "vault.key")); err != nil {
 		return err
 	}
 	p.keys, err = pki.Open(filepath.Join(f.DataDir, "pki"), pki.Config{TrustDomain: f.TrustDomain, SiteID: f.SiteID,
-		ServerName: f.Gateway.ServerName, IPs: servingIPs(f.Gateway.Listen, f.Gateway.Advertise), Vault: box, Now: p.cfg.Now})
+		ServerName: f.Gateway.ServerName, IPs: servingIPs(f.Gateway.Listen, f.Gateway.Advertise), Vault: p.box, Now: p.cfg.Now})
 	if err != nil {
 		return err
 	}
@@ -108,7 +113,7 @@ func (p *parts) openData(ctx context.Context) (err error) {
 	if p.cfg.Observe != nil {
 		kept = store.Observed(kept, func(key string, durable bool) { p.cfg.Observe(Write{Key: key, Durable: durable}) })
 	}
-	s := box.Sealed(kept, secretsPrefix)
+	s := p.box.Sealed(kept, secretsPrefix)
 	p.kept, p.fleet = s, fleet.NewRepo(s)
 	p.images, err = images.New(s, p.blobDir(), p.keys.Images(), p.cfg.Now)
 	return err

@@ -35,6 +35,9 @@ func (p *parts) serve(ctx context.Context) error {
 	group, failed := errgroup.WithContext(ctx)
 	group.Go(func() error { return p.gateway.Serve(p.listener) })
 	group.Go(func() error { return p.api.Serve(p.socket) })
+	if p.web != nil {
+		group.Go(p.web.serve)
+	}
 	group.Go(func() error { p.control.KeepPolicy(work); return nil })
 	if p.site != nil {
 		group.Go(func() error {
@@ -50,7 +53,7 @@ func (p *parts) serve(ctx context.Context) error {
 
 	end, cancel := context.WithTimeout(context.WithoutCancel(ctx), endTimeout)
 	defer cancel()
-	p.api.Stop(end)
+	p.stopPeople(end)
 	stopSite()
 	p.gateway.Stop(end)
 	stopWork()

@@ -16,10 +16,12 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"golang.org/x/net/netutil"
 
+	"firstlight/appliance/internal/auth"
 	"firstlight/appliance/internal/config"
 	"firstlight/appliance/internal/fault"
 	"firstlight/appliance/internal/pki"
@@ -74,6 +76,42 @@ func openWebServer(w config.Web, cert *tls.Certificate, remote, page http.Handle
 	return s, nil
 }
 
+// openWeb makes the listener for the page and the API.
+func (p *parts) openWeb(ctx context.Context) error {
+	f := p.cfg.File
+	if !f.Web.Enabled() {
+		return nil
+	}
+	cert, err := webCertificate(f, p.box, p.cfg.Now)
+	if err != nil {
+		return err
+	}
+	if p.web, err = openWebServer(f.Web, cert, p.api.Remote(), nil, p.log("web")); err != nil {
+		return err
+	}
+	return p.announce(ctx)
+}
+
+// announce tells the console where the page is; the one-time code is made here and nowhere else.
+func (p *parts) announce(ctx context.Context) error {
+	code, err := p.accounts.SetupCode(ctx)
+	if err != nil && !errors.Is(err, auth.ErrSetUp) {
+		return err
+	}
+	p.web.announce(p.cfg.Console, code.Reveal())
+	return nil
+}
+
+// stopPeople lets what people asked for end until ctx does. Streams of the page end because those of the API do.
+func (p *parts) stopPeople(ctx context.Context) {
+	var wg sync.WaitGroup
+	wg.Go(func() { p.api.Stop(ctx) })
+	if p.web != nil {
+		wg.Go(func() { p.web.stop(ctx) })
+	}
+	wg.Wait()
+}
+
 func (s *webServer) serve() error {
 	var err error
 	if s.certificate != nil {
@@ -102,7 +140,7 @@ func (s *webServer) url() string {
 	}
 	address := s.listener.Addr().(*net.TCPAddr).AddrPort()
 	host := address.Addr().Unmap()
-	if own := hostAddresses(); host.IsUnspecified() && len(own) > 0 {
+	if own := hostAddresses(host.Is4()); host.IsUnspecified() && len(own) > 0 {
 		host = own[0]
 	}
 	name, port := host.String(), fmt.Sprint(address.Port())
@@ -218,7 +256,10 @@ func calledBy(w config.Web) (names []string, ips []net.IP) {
 	listen := netip.MustParseAddrPort(w.Listen).Addr() // config checked it
 	addresses := []netip.Addr{listen}
 	if listen.IsUnspecified() {
-		addresses = append(hostAddresses(), netip.MustParseAddr("127.0.0.1"), netip.IPv6Loopback())
+		addresses = append(hostAddresses(listen.Is4()), netip.MustParseAddr("127.0.0.1"))
+		if listen.Is6() {
+			addresses = append(addresses, netip.IPv6Loopback())
+		}
 	}
 	if addresses[len(addresses)-1].IsLoopback() {
 		names = append(names, "localhost")
@@ -236,8 +277,8 @@ func calledBy(w config.Web) (names []string, ips []net.IP) {
 	return names, ips
 }
 
-// hostAddresses are the addresses by which others reach this host, in the system's order.
-func hostAddresses() []netip.Addr {
+// hostAddresses are the addresses by which others reach this host, in the system's order; v4 leaves those of IPv6 out.
+func hostAddresses(v4 bool) []netip.Addr {
 	all, err := net.InterfaceAddrs()
 	if err != nil {
 		return nil
@@ -248,8 +289,9 @@ func hostAddresses() []netip.Addr {
 		if !ok {
 			continue
 		}
-		if ip, ok := netip.AddrFromSlice(n.IP); ok && ip.Unmap().IsGlobalUnicast() && len(out) < maxAddresses {
-			out = append(out, ip.Unmap())
+		ip, ok := netip.AddrFromSlice(n.IP)
+		if ip = ip.Unmap(); ok && ip.IsGlobalUnicast() && (ip.Is4() || !v4) && len(out) < maxAddresses {
+			out = append(out, ip)
 		}
 	}
 	return out

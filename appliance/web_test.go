@@ -72,8 +72,11 @@ func TestCalledBy(t *testing.T) {
 		t.Errorf("one address: got %v, %v", names, ips)
 	}
 	names, ips = calledBy(config.Web{Listen: "[::]:443"})
-	if strings.Join(names, " ") != "localhost" || len(ips) != len(hostAddresses())+2 {
+	if strings.Join(names, " ") != "localhost" || len(ips) != len(hostAddresses(false))+2 {
 		t.Errorf("all addresses: got %v, %v", names, ips)
+	}
+	if names, ips = calledBy(config.Web{Listen: "0.0.0.0:443"}); strings.Join(names, " ") != "localhost" || len(ips) != len(hostAddresses(true))+1 {
+		t.Errorf("all addresses of IPv4: got %v, %v", names, ips)
 	}
 }
 
