@@ -160,12 +160,14 @@ func (m *machine) serialPath() string { return filepath.Join(m.dir, qemu.SerialL
 // cable connects the machine to the lab: tap, capture, BMC. It stays off.
 func (m *machine) cable(ctx context.Context, r *run) (err error) {
 	m.mac = r.lab.MAC(m.index)
-	// The capture outlives ctx: an interrupted run still closes it in order.
-	stop, err := r.lab.Capture(context.WithoutCancel(ctx), m.index, m.pcap)
-	if err != nil {
-		return err
+	if !r.uncaptured {
+		// The capture outlives ctx: an interrupted run still closes it in order.
+		stop, err := r.lab.Capture(context.WithoutCancel(ctx), m.index, m.pcap)
+		if err != nil {
+			return err
+		}
+		r.onClose("capture", stop)
 	}
-	r.onClose("capture", stop)
 	c := qemu.Config{Name: m.name, Dir: m.dir, NetNS: r.lab.NS(netlab.Segment), Firmware: m.box.firmware, MemoryMiB: 1024,
 		Tap: r.lab.Tap(m.index), MAC: m.mac, UUID: m.uuid, RTCBase: m.box.rtc}
 	if m.box.firmware == UEFI {

@@ -54,6 +54,11 @@ type run struct {
 	// ended is how the run ended, in a word; empty is the state of the first machine's record.
 	ended string
 	held  bool
+
+	// told takes the lines by which the appliance tells whoever started it where its page is; nil leaves them in its log.
+	told func(line string)
+	// uncaptured leaves the machines' frames unrecorded: nobody is going to judge them.
+	uncaptured bool
 }
 
 type closer struct {
@@ -91,14 +96,24 @@ func named(prefix string, c judge.Check) judge.Check {
 func (r *run) do(ctx context.Context) *Report {
 	err := r.attempt(ctx)
 	rep := r.report(ctx, err)
-	for i := len(r.closers) - 1; i >= 0; i-- {
-		if cerr := r.closers[i].f(); cerr != nil {
-			rep.Errors = append(rep.Errors, fmt.Sprintf("clean up %s: %v", r.closers[i].what, cerr))
-		}
+	for _, cerr := range r.closeAll() {
+		rep.Errors = append(rep.Errors, cerr.Error())
 	}
 	r.keep(rep)
 	rep.WallS = float64(time.Since(r.started).Milliseconds()) / 1000
 	return rep
+}
+
+// closeAll takes away what was made, the last thing first. Each has a bound of its own.
+func (r *run) closeAll() []error {
+	var errs []error
+	for i := len(r.closers) - 1; i >= 0; i-- {
+		if err := r.closers[i].f(); err != nil {
+			errs = append(errs, fmt.Errorf("clean up %s: %w", r.closers[i].what, err))
+		}
+	}
+	r.closers = nil
+	return errs
 }
 
 func (r *run) attempt(ctx context.Context) error {
@@ -151,9 +166,11 @@ func (r *run) prepare(ctx context.Context) error {
 			return fmt.Errorf("%s is missing beside this program: make build makes it", name)
 		}
 	}
-	var err error
-	if r.dir, err = os.MkdirTemp("", "firstlight-run-"); err != nil {
-		return err
+	if r.dir == "" {
+		var err error
+		if r.dir, err = os.MkdirTemp("", "firstlight-run-"); err != nil {
+			return err
+		}
 	}
 	if err := r.openLog(); err != nil {
 		return err

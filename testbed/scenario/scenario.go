@@ -74,6 +74,8 @@ type settings struct {
 	discovery bool
 	// replaceROM gives a BIOS machine undionly.kpxe although its card has an iPXE of its own.
 	replaceROM bool
+	// page is the loopback address and port, in the appliance's namespace, of a page in plain HTTP; empty is none.
+	page string
 }
 
 // Want is the outcome that satisfies the judge.

@@ -57,6 +57,14 @@ type serveConfig struct {
 		Discovery     bool     `toml:"discovery,omitempty"`
 		ReplaceROM    bool     `toml:"replace_rom_ipxe,omitempty"`
 	} `toml:"boot"`
+	// Web is nil for an appliance without a page.
+	Web *webConfig `toml:"web"`
+}
+
+// webConfig is where the appliance serves its page.
+type webConfig struct {
+	Listen           string `toml:"listen"`
+	InsecureLoopback bool   `toml:"insecure_loopback"`
 }
 
 func (r *run) newServeConfig() serveConfig {
@@ -68,6 +76,9 @@ func (r *run) newServeConfig() serveConfig {
 	c.Boot.FirmwareDir, c.Boot.RAMDiskDir = filepath.Join(r.dir, "firmware"), r.ramdisk.Dir
 	c.Boot.KernelArgs = []string{"console=ttyS0"}
 	c.Boot.Discovery, c.Boot.ReplaceROM = r.scenario.appliance.discovery, r.scenario.appliance.replaceROM
+	if page := r.scenario.appliance.page; page != "" {
+		c.Web = &webConfig{Listen: page, InsecureLoopback: true}
+	}
 	return c
 }
 
@@ -92,14 +103,16 @@ func (r *run) startServe(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	defer log.Close()
 	info, err := log.Stat()
 	if err != nil {
-		return err
+		return errors.Join(err, log.Close())
 	}
 	// Its life ends with stopServe, so that an interrupted run still ends in order.
 	cmd := r.lab.Command(context.WithoutCancel(ctx), netlab.Site, filepath.Join(r.Bin, "firstlight"), "serve", "--config", path)
 	cmd.Stdout, cmd.Stderr = log, log
+	if r.told != nil {
+		cmd.Stderr = &console{log: log, told: r.told}
+	}
 	cmd.Env = append(os.Environ(), "FIRSTLIGHT_SOCKET="+r.serve.Socket)
 	if cmd.SysProcAttr == nil {
 		cmd.SysProcAttr = &syscall.SysProcAttr{}
@@ -107,11 +120,12 @@ func (r *run) startServe(ctx context.Context) error {
 	// A Ctrl-C at the terminal is for the testbed alone: it stops the others in order.
 	cmd.SysProcAttr.Setpgid = true
 	if err := cmd.Start(); err != nil {
-		return fmt.Errorf("start appliance: %w", err)
+		return errors.Join(fmt.Errorf("start appliance: %w", err), log.Close())
 	}
 	a := &appliance{cmd: cmd, exited: make(chan struct{})}
 	go func() {
 		a.err = cmd.Wait()
+		log.Close()
 		close(a.exited)
 	}()
 	r.appliance = a
