@@ -19,6 +19,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"firstlight/appliance/internal/config"
+	"firstlight/appliance/internal/telemetry"
 )
 
 // endTimeout bounds how long the parts take to end once the context has; closing the store comes after, and 10 s is the promise.
@@ -78,6 +79,7 @@ func New(cfg Config) (*Appliance, error) {
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
+	cfg.Log = slog.New(telemetry.LogHandler(cfg.Log.Handler()))
 	return &Appliance{cfg: cfg}, nil
 }
 

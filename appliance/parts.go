@@ -20,6 +20,7 @@ import (
 	"firstlight/appliance/internal/pki"
 	"firstlight/appliance/internal/planner"
 	"firstlight/appliance/internal/store"
+	"firstlight/appliance/internal/telemetry"
 	"firstlight/appliance/internal/vault"
 	"firstlight/gateway-client/gatewayserver"
 	"firstlight/gateway-client/ident"
@@ -40,7 +41,10 @@ const secretsPrefix = "secrets/"
 
 // parts are the running parts, in the order in which they are made.
 type parts struct {
-	cfg      Config
+	cfg     Config
+	metrics *telemetry.Metrics
+	// traces is nil where none are sent.
+	traces   *telemetry.Traces
 	store    *store.Etcd
 	keys     *pki.Authority
 	fleet    *fleet.Repo
@@ -63,7 +67,7 @@ type parts struct {
 // open makes all parts; when one cannot be made, those before it are closed.
 func (a *Appliance) open(ctx context.Context) (*parts, error) {
 	p := &parts{cfg: a.cfg}
-	for _, step := range []func(context.Context) error{p.openData, p.openGateway, p.openSite, p.openPeople, p.openAPI, p.openWeb} {
+	for _, step := range []func(context.Context) error{p.openTelemetry, p.openData, p.openGateway, p.openSite, p.openPeople, p.openAPI, p.openWeb} {
 		if err := step(ctx); err != nil {
 			return nil, errors.Join(err, p.close())
 		}
@@ -109,7 +113,8 @@ func (p *parts) openData(ctx context.Context) (err error) {
 	if p.store, err = store.Open(ctx, store.Config{Dir: filepath.Join(f.DataDir, "etcd"), Log: p.log("store")}); err != nil {
 		return err
 	}
-	var kept store.Store = p.store
+	p.metrics.Space(p.store.Space)
+	kept := p.metrics.Store(p.store)
 	if p.cfg.Observe != nil {
 		kept = store.Observed(kept, func(key string, durable bool) { p.cfg.Observe(Write{Key: key, Durable: durable}) })
 	}
@@ -160,7 +165,7 @@ func (p *parts) openGateway(ctx context.Context) (err error) {
 	}
 	p.gateway, err = gatewayserver.New(gatewayserver.Config{
 		Certificate: p.keys.Serving(), NodeCAs: p.keys.NodeCAs, TrustDomain: f.TrustDomain,
-		Services: p.control, Control: p.control, Now: p.cfg.Now, Log: p.log("gateway"),
+		Services: p.metrics.Services(p.control), Control: p.metrics.Sessions(p.control), Now: p.cfg.Now, Log: p.log("gateway"),
 	})
 	if err != nil {
 		return err
@@ -235,7 +240,7 @@ func (p *parts) openSite(context.Context) error {
 		JoinSigningKey: signing, JoinEncryptionKey: &p.keys.JoinKey().PublicKey,
 		JoinToken:   p.inviteSite,
 		TrustDomain: p.cfg.File.TrustDomain, SiteID: p.cfg.File.SiteID, NodeID: p.siteNode,
-		Version: p.cfg.Version, Now: p.cfg.Now, Log: p.log("site"),
+		Version: p.cfg.Version, Meter: p.metrics.Site(), Now: p.cfg.Now, Log: p.log("site"),
 	})
 	return err
 }
@@ -263,7 +268,8 @@ func (p *parts) dialAddr() string {
 func (p *parts) openAPI(context.Context) (err error) {
 	p.api = api.NewServer(api.ServerConfig{Fleet: p.fleet, Roster: p.roster, Images: p.images, Workflows: p.executor, Store: p.kept,
 		Accounts: p.accounts, MintJoin: p.mintJoin, Forget: p.forget, Owner: uint32(os.Getuid()), Version: p.cfg.Version,
-		Now: p.cfg.Now, Log: p.log("api")})
+		Metrics: p.metrics.Handler(p.log("telemetry")),
+		Now:     p.cfg.Now, Log: p.log("api")})
 	p.socket, err = api.Listen(p.cfg.File.Socket)
 	return err
 }

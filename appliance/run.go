@@ -26,7 +26,12 @@ func (p *parts) serve(ctx context.Context) error {
 	if err := p.roster.Start(work); err != nil {
 		return err
 	}
+	following, stopFollowing := context.WithCancel(work)
+	defer stopFollowing()
+	endFollowing := p.follow(following)
 	if err := p.executor.Start(work); err != nil {
+		stopFollowing()
+		endFollowing()
 		return err
 	}
 	siteCtx, stopSite := context.WithCancel(work)
@@ -62,6 +67,7 @@ func (p *parts) serve(ctx context.Context) error {
 		err := group.Wait()
 		p.executor.Wait()
 		p.roster.Wait()
+		endFollowing()
 		done <- err
 	}()
 	select {

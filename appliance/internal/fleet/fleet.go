@@ -319,6 +319,8 @@ type Workflow struct {
 	Started        Time          `json:"started"`
 	Ended          Time          `json:"ended"`
 	Steps          []Step        `json:"steps"`
+	// Trace is the id of its trace, hex. It is shown, not stored: it follows from ID.
+	Trace string `json:"trace,omitempty"`
 }
 
 // Step is one step of a workflow.

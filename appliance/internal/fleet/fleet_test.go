@@ -133,7 +133,7 @@ func TestShownKeys(t *testing.T) {
 		`"workflow":{"id":"wf-1","generation":0,"image":"","manifest_sha256":"","state":"running","pause_after":[],"started":null,"ended":null,` +
 		`"steps":[{"name":"power-on","state":"running","why":"","start":null,"end":null,"waiting":{"for":"x","since":null,"until":null,"next":""},` +
 		`"commands":[{"id":"c","kind":"","key_id":"","issued":null,"ended":null,"state":"","message":"","attested":false,` +
-		`"progress":{"what":"","done":0,"total":0,"unit":""}}]}]},"workflows":0,"alarms":[]}`
+		`"progress":{"what":"","done":0,"total":0,"unit":""}}]}],"trace":"c62fc074d413de11df412abf904d3272"},"workflows":0,"alarms":[]}`
 	if string(b) != want {
 		t.Errorf("got  %s\nwant %s", b, want)
 	}

@@ -28,6 +28,7 @@ func View(r *Record, run *Run) Machine {
 		return m
 	}
 	w := run.Workflow
+	w.Trace = TraceID(w.ID)
 	w.PauseAfter = list0(w.PauseAfter)
 	w.Steps = slices.Clone(w.Steps)
 	for i := range w.Steps {
