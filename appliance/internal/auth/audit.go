@@ -33,12 +33,15 @@ const (
 	Failed Outcome = "failed"
 )
 
+// Nobody is Entry.Who of somebody who is not known.
+const Nobody = "nobody"
+
 // Entry says that somebody did something, or tried.
 type Entry struct {
 	// Seq is the entry's number, from 1; Record gives it.
 	Seq  uint64    `json:"seq"`
 	Time time.Time `json:"time"`
-	// Who is Principal.String, or "nobody".
+	// Who is Principal.String, or Nobody.
 	Who  string `json:"who"`
 	Role Role   `json:"role,omitempty"`
 	// From is the address, empty for the unix socket.
@@ -60,14 +63,24 @@ type ring struct {
 
 func auditKey(seq uint64) string { return fmt.Sprintf("%s%016x", auditPrefix, seq) }
 
-// Record adds an entry, gives it number and, where it has none, time, and cuts what is too long.
+// Record adds an entry, gives it number and, where it has none, time, and cuts what is too long. Of many refusals of one person, or of
+// people whom nobody knows, few are written, and how many were not: they would push out what was done.
 func (a *Accounts) Record(ctx context.Context, e Entry) error {
-	a.ring.mu.Lock()
-	defer a.ring.mu.Unlock()
 	if e.Time.IsZero() {
 		e.Time = a.cfg.Now()
 	}
 	e.Time = e.Time.UTC()
+	if e.Outcome == Denied {
+		unsaid, ok := a.limits.say(clip(e.Who), e.Time)
+		if !ok {
+			return nil
+		}
+		if unsaid > 0 {
+			e.Detail = fmt.Sprintf("%d refusals before this one were not written; %s", unsaid, e.Detail)
+		}
+	}
+	a.ring.mu.Lock()
+	defer a.ring.mu.Unlock()
 	for _, s := range []*string{&e.Who, &e.From, &e.What, &e.Object, &e.Detail} {
 		*s = clip(*s)
 	}

@@ -73,3 +73,40 @@ func TestAuditTextIsClipped(t *testing.T) {
 		t.Errorf("got %+v", e)
 	}
 }
+
+// Whoever is refused again and again does not push out what was done.
+func TestRefusalsDoNotFillTheAuditLog(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	ctx := t.Context()
+	denied := func(who string) {
+		t.Helper()
+		if err := r.Record(ctx, Entry{Who: who, What: "addMachine", Outcome: Denied, Detail: "no token"}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for range 10 * perDenied.burst {
+		denied(Nobody)
+	}
+	denied("anna")
+	if err := r.Record(ctx, Entry{Who: "anna", What: "provision", Outcome: Done}); err != nil {
+		t.Fatal(err)
+	}
+	all, err := r.Entries(ctx, 0, MaxAuditPage)
+	if err != nil || len(all) != perDenied.burst+2 || all[0].What != "provision" || all[1].Who != "anna" {
+		t.Errorf("got %d entries, %v, want %d, and anna's", len(all), err, perDenied.burst+2)
+	}
+	r.clock.pass(perDenied.every)
+	denied(Nobody)
+	if e, want := r.newest(t), fmt.Sprintf("%d refusals before this one were not written; no token", 9*perDenied.burst); e.Detail != want {
+		t.Errorf("got %q, want %q", e.Detail, want)
+	}
+	for range 2 * perDenied.burst {
+		if err := r.Record(ctx, Entry{Who: "anna", What: "provision", Outcome: Done}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if all, err = r.Entries(ctx, 0, MaxAuditPage); err != nil || len(all) != 3*perDenied.burst+3 {
+		t.Errorf("got %d entries, %v: what was done is always written", len(all), err)
+	}
+}

@@ -23,6 +23,10 @@ var (
 	perName    = rule{burst: 50, every: time.Minute}
 )
 
+// perDenied is how much of the audit log one person's refusals may take, and those of all whom nobody knows together: it is kept for what
+// was done, and must not be washed away.
+var perDenied = rule{burst: 50, every: time.Minute}
+
 // maxBuckets bounds the buckets kept; beyond it the one longest unused goes.
 const maxBuckets = 4096
 
@@ -35,6 +39,8 @@ type limits struct {
 type bucket struct {
 	limiter *rate.Limiter
 	used    time.Time
+	// unsaid counts the refusals that were not written to the audit log since the last one that was.
+	unsaid int
 }
 
 func newLimits() *limits { return &limits{buckets: map[string]*bucket{}} }
@@ -55,7 +61,7 @@ func (l *limits) attempt(name, from string, now time.Time) (giveBack func(), err
 		key  string
 		rule rule
 	}{{"pair " + name + " " + address, perPair}, {"address " + address, perAddress}, {"name " + name, perName}} {
-		r := l.bucket(b.key, b.rule, now).ReserveN(now, 1)
+		r := l.bucket(b.key, b.rule, now).limiter.ReserveN(now, 1)
 		taken = append(taken, r)
 		if wait := r.DelayFrom(now); wait > 0 {
 			undo()
@@ -69,8 +75,21 @@ func (l *limits) attempt(name, from string, now time.Time) (giveBack func(), err
 	}, nil
 }
 
+// say asks whether a refusal of who is written down, and how many before it were not.
+func (l *limits) say(who string, now time.Time) (unsaid int, ok bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	b := l.bucket("denied "+who, perDenied, now)
+	if !b.limiter.AllowN(now, 1) {
+		b.unsaid++
+		return 0, false
+	}
+	unsaid, b.unsaid = b.unsaid, 0
+	return unsaid, true
+}
+
 // bucket returns the bucket of key; mu is held.
-func (l *limits) bucket(key string, r rule, now time.Time) *rate.Limiter {
+func (l *limits) bucket(key string, r rule, now time.Time) *bucket {
 	b, ok := l.buckets[key]
 	if !ok {
 		if len(l.buckets) >= maxBuckets {
@@ -80,7 +99,7 @@ func (l *limits) bucket(key string, r rule, now time.Time) *rate.Limiter {
 		l.buckets[key] = b
 	}
 	b.used = now
-	return b.limiter
+	return b
 }
 
 // drop forgets the bucket that was not used for the longest time; mu is held.

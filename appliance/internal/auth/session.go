@@ -133,7 +133,7 @@ func (a *Accounts) verify(ctx context.Context, name string, password Secret, fro
 func (a *Accounts) refused(ctx context.Context, name string, known bool, role Role, from string) {
 	e := Entry{Who: name, Role: role, From: from, What: "sign in", Object: "user " + name, Outcome: Denied, Detail: "the password was wrong"}
 	if !known {
-		e.Who, e.Object, e.Detail = "nobody", "", "there is no user of the name that was given"
+		e.Who, e.Object, e.Detail = Nobody, "", "there is no user of the name that was given"
 	}
 	a.record(ctx, e)
 }

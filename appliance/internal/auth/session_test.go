@@ -210,6 +210,9 @@ func TestChangePassword(t *testing.T) {
 	if err := r.ChangePassword(ctx, "anna", NewSecret(good), NewSecret(other), here); err != nil {
 		t.Fatal(err)
 	}
+	if e := r.newest(t); e.What != "change password" || e.Who != "anna" || e.Outcome != Done {
+		t.Errorf("audit says %+v", e)
+	}
 	if _, err := r.Login(ctx, "anna", NewSecret(good), here); !errors.Is(err, ErrDenied) {
 		t.Errorf("old password: got %v, want ErrDenied", err)
 	}

@@ -64,7 +64,7 @@ func (a *Accounts) Setup(ctx context.Context, code Secret, name string, password
 	}
 	hash := sum(plainCode(code.Reveal()))
 	if !a.isCode(hash) {
-		a.record(ctx, Entry{Who: "nobody", From: from, What: "set up", Object: "the first administrator", Outcome: Denied,
+		a.record(ctx, Entry{Who: Nobody, From: from, What: "set up", Object: "the first administrator", Outcome: Denied,
 			Detail: "the one-time code was wrong or used"})
 		return fmt.Errorf("one-time code: %w", ErrDenied)
 	}

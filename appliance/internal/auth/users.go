@@ -214,10 +214,15 @@ func (a *Accounts) ChangePassword(ctx context.Context, name string, old, passwor
 	if err := checkPassword(name, password); err != nil {
 		return err
 	}
-	if _, err := a.verify(ctx, name, old, from); err != nil {
+	user, err := a.verify(ctx, name, old, from)
+	if err != nil {
 		return err
 	}
-	return a.SetPassword(ctx, name, password)
+	if err := a.SetPassword(ctx, name, password); err != nil {
+		return err
+	}
+	a.record(ctx, Entry{Who: name, Role: user.Role, From: from, What: "change password", Object: "user " + name, Outcome: Done})
+	return nil
 }
 
 // SetRole gives a user another role and ends his sessions. The last administrator stays one: ErrLastAdmin.
