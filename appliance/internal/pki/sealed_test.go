@@ -142,3 +142,24 @@ func TestSealedKeysCannotChangePlaces(t *testing.T) {
 		t.Errorf("got %v, want ErrDamaged about command-root.key", err)
 	}
 }
+
+// A key and a certificate that somebody else put there are taken as they are, and sealed.
+func TestForeignKeyIsSealed(t *testing.T) {
+	t.Parallel()
+	dir, cfg := filepath.Join(t.TempDir(), "pki"), config(issued)
+	cfg.Vault = openVault(t)
+	open(t, dir, cfg)
+	foreign := open(t, filepath.Join(t.TempDir(), "pki"), config(issued))
+	if err := errors.Join(writeKey(dir, worker, foreign.held[worker].key, nil), writeChain(dir, worker, foreign.held[worker].chain)); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		a := open(t, dir, cfg)
+		if !a.held[worker].key.Equal(foreign.held[worker].key) || !a.held[worker].chain[0].Equal(foreign.held[worker].chain[0]) {
+			t.Error("want the foreign worker key and certificate")
+		}
+		if got := readable(t, dir); got != nil {
+			t.Errorf("in the clear: %v", got)
+		}
+	}
+}
