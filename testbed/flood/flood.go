@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -43,7 +44,9 @@ type Config struct {
 	// Usage looks at the program under test, UDP reads its namespace's /proc/net/udp.
 	Usage func() (Usage, error)
 	UDP   func() (string, error)
-	Say   func(format string, args ...any)
+	// Goroutines says how many the program has, in its own words.
+	Goroutines func(ctx context.Context) (int, error)
+	Say        func(format string, args ...any)
 }
 
 // Result is what was seen.
@@ -52,6 +55,8 @@ type Result struct {
 	Kinds map[string]int
 	// At holds the usage when so many packets were sent: From, and Packets.
 	At map[int]Usage
+	// Goroutines holds how many there were when the flood paused at so many packets and everything had settled.
+	Goroutines map[int]int
 	// Peak is the highest RSS between the two, in bytes.
 	Peak int64
 	// Boots of the honest client while packets flew, and those that failed.
@@ -64,7 +69,7 @@ type Result struct {
 
 // Run floods. An error is of the testbed; what the program did wrong is in the result.
 func Run(ctx context.Context, cfg Config) (*Result, error) {
-	res := &Result{Kinds: map[string]int{}, At: map[int]Usage{}}
+	res := &Result{Kinds: map[string]int{}, At: map[int]Usage{}, Goroutines: map[int]int{}}
 	before, err := cfg.drops()
 	if err != nil {
 		return nil, err
@@ -73,11 +78,12 @@ func Run(ctx context.Context, cfg Config) (*Result, error) {
 	defer stop()
 	over, done := make(chan struct{}), make(chan struct{})
 	var boots atomic.Int64
+	var between sync.Mutex
 	go func() {
 		defer close(done)
-		cfg.boots(ctx, over, res, &boots)
+		cfg.boots(ctx, over, res, &boots, &between)
 	}()
-	err = cfg.send(ctx, res, &boots)
+	err = cfg.send(ctx, res, &boots, &between)
 	close(over)
 	if err != nil {
 		stop()
@@ -92,11 +98,14 @@ func Run(ctx context.Context, cfg Config) (*Result, error) {
 	return res, err
 }
 
-// boots boots the honest client again and again until over is closed. Only count is for others to read meanwhile.
-func (cfg Config) boots(ctx context.Context, over <-chan struct{}, res *Result, count *atomic.Int64) {
+// boots boots the honest client again and again until over is closed; whoever holds between has it pause. Only count is for others
+// to read meanwhile.
+func (cfg Config) boots(ctx context.Context, over <-chan struct{}, res *Result, count *atomic.Int64, between *sync.Mutex) {
 	for {
+		between.Lock()
 		start := time.Now()
 		_, err := cfg.boot(ctx, cfg.MAC)
+		between.Unlock()
 		if ctx.Err() != nil {
 			return
 		}
@@ -122,7 +131,7 @@ func (cfg Config) drops() (int64, error) {
 }
 
 // send sends every packet, at an even pace.
-func (cfg Config) send(ctx context.Context, res *Result, boots *atomic.Int64) error {
+func (cfg Config) send(ctx context.Context, res *Result, boots *atomic.Int64, between *sync.Mutex) error {
 	var from []net.PacketConn
 	for _, a := range cfg.Flood {
 		c, err := cfg.ListenPacket("udp4", net.JoinHostPort(a, "0"))
@@ -155,8 +164,23 @@ func (cfg Config) send(ctx context.Context, res *Result, boots *atomic.Int64) er
 			if err := cfg.watch(res, res.Sent+1, boots); err != nil {
 				return err
 			}
+			if res.Sent+1 != From {
+				continue
+			}
+			pause := time.Now()
+			if err := cfg.count(ctx, res, From, junk, between); err != nil {
+				return err
+			}
+			start = start.Add(time.Since(pause))
 		}
 	}
+	return cfg.count(ctx, res, Packets, junk, between)
+}
+
+// count notes how many goroutines are left when nothing flies: the honest client pauses, too.
+func (cfg Config) count(ctx context.Context, res *Result, sent int, junk chan struct{}, between *sync.Mutex) error {
+	between.Lock()
+	defer between.Unlock()
 	// Nothing waits in a queue any more when the last junk is gone.
 	for range maxJunk {
 		select {
@@ -165,6 +189,15 @@ func (cfg Config) send(ctx context.Context, res *Result, boots *atomic.Int64) er
 			return ctx.Err()
 		}
 	}
+	for range maxJunk {
+		<-junk
+	}
+	n, err := settled(ctx, cfg.Goroutines)
+	if err != nil {
+		return fmt.Errorf("count goroutines after packet %d: %w", sent, err)
+	}
+	res.Goroutines[sent] = n
+	cfg.Say("%6d packets: %d goroutines", sent, n)
 	return nil
 }
 
@@ -221,6 +254,8 @@ func (r *Result) Checks() []judge.Check {
 			"%d whole boots while packets flew, the slowest took %.1f s, %d failed%s", r.Boots, r.Slowest.Seconds(), len(r.Failed), reasons(r.Failed)),
 		judge.Of("memory does not grow", a.RSS > 0 && grown <= MaxGrowth, "%s after packet %d, %s after packet %d (grown by %s, at most %s); %s at the peak between",
 			mib(a.RSS), From, mib(b.RSS), Packets, mib(grown), mib(MaxGrowth), mib(r.Peak)),
+		judge.Of("goroutines do not grow", r.Goroutines[From] > 0 && r.Goroutines[Packets] == r.Goroutines[From],
+			"%d after packet %d, %d after packet %d, when what the packets had begun was over", r.Goroutines[From], From, r.Goroutines[Packets], Packets),
 		judge.Of("threads and files do not grow", b.Threads > 0 && b.Threads <= a.Threads+maxMoreThreads && b.Files <= a.Files+maxJunk,
 			"%d threads and %d open files after packet %d, %d and %d after packet %d", a.Threads, a.Files, From, b.Threads, b.Files, Packets),
 	}
@@ -234,7 +269,7 @@ func reasons(errs []error) string {
 	return ": " + errors.Join(errs...).Error()
 }
 
-// maxMoreThreads is how many threads the runtime may add for files that block; a goroutine for each packet would show as memory.
+// maxMoreThreads is how many threads the runtime may add for files that block.
 const maxMoreThreads = 8
 
 func mib(n int64) string { return fmt.Sprintf("%.1f MiB", float64(n)/(1<<20)) }

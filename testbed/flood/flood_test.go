@@ -81,7 +81,7 @@ func TestDrops(t *testing.T) {
 func TestChecks(t *testing.T) {
 	t.Parallel()
 	good := func() *Result {
-		r := &Result{Sent: Packets, Kinds: map[string]int{}, Boots: 9, Slowest: time.Second,
+		r := &Result{Sent: Packets, Kinds: map[string]int{}, Goroutines: map[int]int{From: 140, Packets: 140}, Boots: 9, Slowest: time.Second,
 			At: map[int]Usage{From: {RSS: 50 << 20, Threads: 9, Files: 30}, Packets: {RSS: 60 << 20, Threads: 9, Files: 30}}}
 		for _, k := range kinds() {
 			r.Kinds[k.what] = 1
@@ -98,6 +98,7 @@ func TestChecks(t *testing.T) {
 		"packets reached the program":            func(r *Result) { r.Dropped = Packets / 2 },
 		"an honest client was served throughout": func(r *Result) { r.Failed = []error{errors.New("no offer")} },
 		"memory does not grow":                   func(r *Result) { r.At[Packets] = Usage{RSS: 67 << 20, Threads: 9, Files: 30} },
+		"goroutines do not grow":                 func(r *Result) { r.Goroutines[Packets]++ },
 		"threads and files do not grow":          func(r *Result) { r.At[Packets] = Usage{RSS: 60 << 20, Threads: 90, Files: 30} },
 	} {
 		r := good()

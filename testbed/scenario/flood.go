@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net"
+	"net/http"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -19,9 +20,9 @@ import (
 const outcomeServed = "served"
 
 // floodScenario drowns the site in packets. The machine that boots meanwhile is the peer, in the name of a record whose BMC has
-// nothing behind it; how many goroutines there are is for a test inside the site's own process.
+// nothing behind it; how many goroutines there are the appliance's own metrics say.
 func floodScenario() Scenario {
-	return Scenario{Name: "flood", What: "100,000 valid, malformed and foreign packets: a client is served throughout, memory does not grow",
+	return Scenario{Name: "flood", What: "100,000 valid, malformed and foreign packets: a client is served throughout, memory and goroutines do not grow",
 		Core: true, Firmware: []string{UEFI}, machines: []box{{disks: []drive{{size: 1 << 20}}}}, outcome: outcomeServed, drive: drown,
 		judge: func(context.Context, *run) error { return nil }}
 }
@@ -56,7 +57,8 @@ func drown(ctx context.Context, r *run) error {
 		Network: flood.Network{ListenPacket: r.peer.ListenPacket, Dial: r.peer.Dial, FloodDial: r.lab.DialContextFrom(netlab.Peer, sources[0]),
 			Site: netlab.SiteAddress, HTTP: siteHTTP, Client: netlab.PeerAddress, Flood: sources},
 		MAC: mac, Program: fixtures.UEFIProgram, Seed: seed, Say: r.out.say,
-		Usage: func() (flood.Usage, error) { return flood.ReadUsage(pid) },
+		Usage:      func() (flood.Usage, error) { return flood.ReadUsage(pid) },
+		Goroutines: r.goroutines,
 		UDP: func() (string, error) {
 			net := filepath.Join("/proc", strconv.Itoa(pid), "net")
 			four, err := os.ReadFile(filepath.Join(net, "udp"))
@@ -73,4 +75,25 @@ func drown(ctx context.Context, r *run) error {
 	r.ended = outcomeServed
 	r.add(res.Checks()...)
 	return nil
+}
+
+// goroutines asks the appliance itself, by its metrics on the unix socket.
+func (r *run) goroutines(ctx context.Context) (int, error) {
+	t := &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return (&net.Dialer{}).DialContext(ctx, "unix", r.serve.Socket)
+	}}
+	defer t.CloseIdleConnections()
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://appliance/metrics", nil)
+	if err != nil {
+		return 0, err
+	}
+	resp, err := (&http.Client{Transport: t}).Do(req)
+	if err != nil {
+		return 0, err
+	}
+	defer resp.Body.Close()
+	if resp.StatusCode != http.StatusOK {
+		return 0, fmt.Errorf("read metrics: the appliance answers %s", resp.Status)
+	}
+	return flood.Goroutines(resp.Body)
 }
