@@ -34,6 +34,7 @@ type Program struct {
 type command struct {
 	Socket string `help:"The appliance's socket (environment: FIRSTLIGHT_SOCKET)." placeholder:"PATH" default:"${socket}"`
 	JSON   bool   `name:"json" help:"Print JSON."`
+	remote
 
 	Serve   serve `cmd:"" help:"Run the appliance until it is told to end."`
 	Machine struct {
@@ -42,19 +43,43 @@ type command struct {
 		Protect   machineProtect   `cmd:"" help:"Let no workflow touch a machine's disks until unprotect."`
 		Unprotect machineUnprotect `cmd:"" help:"Remove the protection of a machine."`
 		Show      machineShow      `cmd:"" help:"Show what a machine is, does and waits for."`
-		List      machineList      `cmd:"" help:"List all machines."`
-	} `cmd:"" help:"Machines."`
-	Image struct {
-		Add  imageAdd  `cmd:"" help:"Verify, store and sign the image in a directory made by imagebuild pack."`
+		Set       machineSet       `cmd:"" help:"Change what is recorded of a machine."`
+		Remove    machineRemove    `cmd:"" help:"Forget a machine; nothing is done to it."`
+		List      machineList      `cmd:"" help:"List all machines, whole."`
+	} `cmd:"" help:"One machine."`
+	Machines machines `cmd:"" help:"List machines, those that need you first; search them."`
+	Image    struct {
+		Add  imageAdd  `cmd:"" help:"Verify, store and sign the image in a directory of the appliance's host, made by imagebuild pack."`
 		List imageList `cmd:"" help:"List all images."`
+	} `cmd:"" hidden:"" help:"Images."`
+	Images struct {
+		List   imageList    `cmd:"" default:"1" help:"List all images."`
+		Add    imagesAdd    `cmd:"" help:"Send the image in a directory made by imagebuild pack; run again, it goes on where it was."`
+		Remove imagesRemove `cmd:"" help:"Remove an image that no open workflow uses."`
 	} `cmd:"" help:"Images."`
-	Discovered discovered  `cmd:"" help:"List the machines that booted here and are nobody's yet."`
-	Provision  provision   `cmd:"" help:"Install an image on a machine. Its recorded disks are wiped."`
-	Resume     resume      `cmd:"" help:"Let a machine go on that pauses after a step, or that was stopped."`
-	Cancel     cancel      `cmd:"" help:"End a machine's workflow and say what its disks hold."`
-	StopAll    stopAll     `cmd:"" help:"Freeze every workflow at its next safe point and say where."`
-	ResumeAll  resumeAll   `cmd:"" help:"Let everything go on that stop-all froze."`
-	Events     events      `cmd:"" help:"Print what happened, oldest first."`
+	Discovered discovered `cmd:"" help:"List the machines that booted here and are nobody's yet."`
+	Provision  provision  `cmd:"" help:"Install an image on a machine. Its recorded disks are wiped."`
+	Retry      retry      `cmd:"" help:"Begin a failed or cancelled machine's order again."`
+	Resume     resume     `cmd:"" help:"Let a machine go on that pauses after a step, or that was stopped."`
+	Cancel     cancel     `cmd:"" help:"End a machine's workflow and say what its disks hold."`
+	StopAll    stopAll    `cmd:"" help:"Freeze every workflow at its next safe point and say where."`
+	ResumeAll  resumeAll  `cmd:"" help:"Let everything go on that stop-all froze."`
+	Events     events     `cmd:"" help:"Print what happened, oldest first."`
+	Logs       logs       `cmd:"" help:"Print what a machine's agents said, oldest first."`
+	Users      struct {
+		List   usersList   `cmd:"" default:"1" help:"List all accounts."`
+		Add    usersAdd    `cmd:"" help:"Make an account."`
+		Set    usersSet    `cmd:"" help:"Change an account's role or password."`
+		Remove usersRemove `cmd:"" help:"Remove an account."`
+	} `cmd:"" help:"Accounts of people."`
+	Tokens struct {
+		List   tokensList   `cmd:"" default:"1" help:"List all tokens."`
+		Add    tokensAdd    `cmd:"" help:"Make a token and print its value, this once."`
+		Revoke tokensRevoke `cmd:"" help:"End a token."`
+	} `cmd:"" help:"Tokens of programs."`
+	Audit      audit       `cmd:"" help:"Print who did what, newest first."`
+	Completion completion  `cmd:"" help:"Print what makes a shell complete this program's commands."`
+	Complete   complete    `cmd:"" hidden:"" help:"Print what a word may become."`
 	Version    versionInfo `cmd:"" help:"Print the version of this program."`
 }
 
@@ -64,6 +89,8 @@ type call struct {
 	ctx    context.Context
 	json   bool
 	client *api.Client
+	// model is the command line's, for completion.
+	model *kong.Node
 }
 
 // Run runs one command. Its error is for Report.
@@ -88,7 +115,11 @@ func Run(ctx context.Context, p Program) error {
 	if err != nil {
 		return fault.New(fault.Usage, "read arguments", "", err, "see `firstlight --help`")
 	}
-	return parsed.Run(&call{Program: p, ctx: ctx, json: cmd.JSON, client: api.NewClient(cmd.Socket)})
+	client, err := cmd.remote.client(cmd.Socket, p.Stdin)
+	if err != nil {
+		return err
+	}
+	return parsed.Run(&call{Program: p, ctx: ctx, json: cmd.JSON, client: client, model: parser.Model.Node})
 }
 
 // Report prints an error as three lines and returns the exit code.

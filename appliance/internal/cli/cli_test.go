@@ -47,17 +47,23 @@ func TestMain(m *testing.M) {
 //	packimage DIR FILL write an image as `imagebuild pack` does
 //	exits CODE CMD …   run a command and hold its exit code
 //	until RE CMD …     run a command again and again until its output matches
+//	loseblob DIR       remove the last blob of an image's directory
+//	begin CMD …        start a command that follows something
+//	seen RE            wait until that command's output matches
+//	finish             SIGTERM that command, which must end well; its output is in follower.out and follower.err
 func TestScripts(t *testing.T) {
 	testscript.Run(t, testscript.Params{
 		Dir: "testdata/script",
 		Setup: func(env *testscript.Env) error {
 			env.Setenv("FIRSTLIGHT_SOCKET", filepath.Join(env.WorkDir, "s"))
 			env.Values[serverKey{}] = &server{}
+			env.Values[followerKey{}] = &follower{}
 			config := fmt.Sprintf("data_dir = \"data\"\nsocket = %q\n%s", filepath.Join(env.WorkDir, "s"), configRest)
 			return os.WriteFile(filepath.Join(env.WorkDir, "config.toml"), []byte(config), 0o644)
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
 			"serve": cmdServe, "end": cmdEnd, "crash": cmdCrash, "packimage": cmdPackImage, "exits": cmdExits, "until": cmdUntil,
+			"loseblob": cmdLoseBlob, "begin": cmdBegin, "seen": cmdSeen, "finish": cmdFinish,
 		},
 	})
 }

@@ -10,7 +10,6 @@ import (
 
 	"firstlight/appliance/internal/api"
 	"firstlight/appliance/internal/fault"
-	"firstlight/appliance/internal/fleet"
 )
 
 // maxPasswordFile bounds what is read as a password, in bytes.
@@ -22,6 +21,7 @@ type machineAdd struct {
 	MAC        []string `name:"mac" help:"MAC of each network card that may boot; repeat or separate by commas."`
 	UUID       string   `name:"uuid" help:"SMBIOS system UUID, where known."`
 	DiskSerial []string `required:"" sep:"none" help:"Serial number of each disk that may be wiped; the first gets the image. Repeat for more."`
+	Place      string   `help:"Where people find it, such as rack and unit."`
 	Firmware   string   `placeholder:"uefi|bios" help:"Firmware mode to order with a network boot; without it, what the machine's inventory says, and before the first one the mode is left as it is."`
 	BMC        struct {
 		URL          string `name:"url" required:"" placeholder:"https://ADDRESS" help:"The management controller."`
@@ -42,7 +42,7 @@ func (m *machineAdd) Run(c *call) error {
 	}
 	out, err := c.client.AddMachine(c.ctx, api.AddMachine{
 		Name: m.Name, MACs: m.MAC, UUID: m.UUID, DiskSerials: m.DiskSerial, BMCURL: m.BMC.URL, BMCUser: m.BMC.User,
-		BMCPassword: password, BMCCertificateSHA256: digest(m.BMC.CertSHA256), From: m.From, Firmware: m.Firmware,
+		BMCPassword: password, BMCCertificateSHA256: digest(m.BMC.CertSHA256), From: m.From, Firmware: m.Firmware, Place: m.Place,
 	})
 	if err != nil {
 		return err
@@ -55,7 +55,9 @@ func digest(s string) string { return strings.ToLower(strings.ReplaceAll(s, ":",
 
 type machineAdopt struct {
 	Name       string   `arg:"" help:"Name of the machine: a-z, 0-9, '.', '-'."`
-	MAC        []string `name:"mac" required:"" help:"MAC of each of its network cards; repeat or separate by commas."`
+	MAC        []string `name:"mac" help:"MAC of each of its network cards; repeat or separate by commas. Without it the machine is known already."`
+	From       string   `placeholder:"FOUND" help:"A discovered machine that becomes this one."`
+	Reason     string   `help:"Why, for those who meet its protection."`
 	UUID       string   `name:"uuid" help:"SMBIOS system UUID, where known."`
 	DiskSerial []string `sep:"none" help:"Serial number of each of its disks, where known. Repeat for more."`
 	BMC        struct {
@@ -68,6 +70,9 @@ type machineAdopt struct {
 
 // Run implements the command.
 func (m *machineAdopt) Run(c *call) error {
+	if m.From != "" || len(m.MAC) == 0 {
+		return m.known(c)
+	}
 	in := api.AddMachine{Name: m.Name, MACs: m.MAC, UUID: m.UUID, DiskSerials: m.DiskSerial, Adopt: true,
 		BMCURL: m.BMC.URL, BMCUser: m.BMC.User, BMCCertificateSHA256: digest(m.BMC.CertSHA256)}
 	if m.BMC.PasswordFile != "" {
@@ -80,9 +85,28 @@ func (m *machineAdopt) Run(c *call) error {
 	if err != nil {
 		return err
 	}
-	return c.print(out, func(w io.Writer) {
-		fmt.Fprintf(w, "machine %s adopted as %s; it is protected: nothing touches its disks before `firstlight machine unprotect %s`\n", out.Name, out.NodeID, out.Name)
-	})
+	return c.print(out, func(w io.Writer) { showAdopted(w, out) })
+}
+
+// known adopts a machine that is recorded, or was discovered.
+func (m *machineAdopt) known(c *call) error {
+	if len(m.MAC) > 0 || m.UUID != "" || len(m.DiskSerial) > 0 || m.BMC.URL != "" || m.BMC.User != "" || m.BMC.PasswordFile != "" || m.BMC.CertSHA256 != "" {
+		return fault.New(fault.Usage, "adopt machine", m.Name, errors.New("a machine that is known is adopted as it is recorded"),
+			"leave the rest out and correct the record with `firstlight machine set`")
+	}
+	name, in := m.Name, api.Adopt{Reason: m.Reason}
+	if m.From != "" {
+		name, in.Name = m.From, m.Name
+	}
+	out, err := c.client.Adopt(c.ctx, name, in)
+	if err != nil {
+		return err
+	}
+	return c.print(out, func(w io.Writer) { showAdopted(w, out) })
+}
+
+func showAdopted(w io.Writer, m api.Machine) {
+	fmt.Fprintf(w, "machine %s adopted as %s; it is protected: nothing touches its disks before `firstlight machine unprotect %s`\n", m.Name, m.NodeID, m.Name)
 }
 
 type machineProtect struct {
@@ -124,15 +148,9 @@ type discovered struct{}
 
 // Run implements the command.
 func (*discovered) Run(c *call) error {
-	all, err := c.client.Machines(c.ctx)
+	found, err := c.client.Discovered(c.ctx)
 	if err != nil {
 		return err
-	}
-	found := []fleet.Machine{}
-	for _, m := range all {
-		if m.State == fleet.MachineDiscovered {
-			found = append(found, m)
-		}
 	}
 	return c.print(found, func(w io.Writer) { listDiscovered(w, found) })
 }

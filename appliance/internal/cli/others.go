@@ -55,9 +55,7 @@ func (i *imageAdd) Run(c *call) error {
 	if err != nil {
 		return err
 	}
-	return c.print(out, func(w io.Writer) {
-		fmt.Fprintf(w, "image %s added: %s in %d chunks, %s stored, manifest %s\n", out.Name, size(out.RawSize), out.Chunks, size(out.StoredSize), out.ManifestSHA256)
-	})
+	return c.print(out, func(w io.Writer) { showAdded(w, out) })
 }
 
 type imageList struct{}
@@ -74,10 +72,14 @@ func (*imageList) Run(c *call) error {
 type events struct {
 	Machine string `help:"Only of this machine."`
 	Limit   int    `help:"How many of the newest." default:"200"`
+	Follow  bool   `short:"f" help:"Go on with what happens, until interrupted."`
 }
 
 // Run implements the command.
 func (e *events) Run(c *call) error {
+	if e.Follow {
+		return c.followEvents(e.Machine, e.Limit)
+	}
 	all, err := c.client.Events(c.ctx, e.Machine, e.Limit)
 	if err != nil {
 		return err

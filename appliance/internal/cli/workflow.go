@@ -14,6 +14,7 @@ type provision struct {
 	PauseAfter []string `placeholder:"STEP,…" help:"Steps after which to wait for resume, such as wipe or deploy."`
 	DryRun     bool     `help:"Print which machine and which disks would be written, and send nothing."`
 	Reinstall  bool     `help:"The machine is in use: wipe and install it all the same. A protected machine stays refused."`
+	orderOf
 }
 
 // Run implements the command.
@@ -25,6 +26,10 @@ func (p *provision) Run(c *call) error {
 			return err
 		}
 		return c.print(out, func(w io.Writer) { showPreview(w, out) })
+	}
+	var err error
+	if order.Disks, err = p.asked(c, "provision", p.Name, order); err != nil {
+		return err
 	}
 	out, err := c.client.Provision(c.ctx, p.Name, order)
 	if err != nil {

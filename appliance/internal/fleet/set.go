@@ -78,8 +78,12 @@ func (r *Repo) settled(ctx context.Context, rec *Record, closed bool) error {
 	if err != nil && !errors.Is(err, ErrUnknown) {
 		return err
 	}
-	if err == nil && (run.State.Open() || closed && !run.Closed) {
+	switch {
+	case err != nil:
+	case run.State.Open():
 		return fmt.Errorf("%w: %s, begun %s by %s", ErrOpen, run.ID, run.Started, run.By)
+	case closed && !run.Closed:
+		return fmt.Errorf("%w: %s is over, and the site agent is still to be told, until %s", ErrOpen, run.ID, run.CloseBy)
 	}
 	return nil
 }
