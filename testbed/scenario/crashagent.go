@@ -144,6 +144,9 @@ func (r *run) die(ctx context.Context, m *machine, d death) (from int64, err err
 		return 0, err
 	}
 	prefix := m.name + ": " + d.stage + ": "
+	if d.alone {
+		prefix = m.name + ": " + d.stage + ", the agent alone: "
+	}
 	if n := r.stageBytes(m, d.stage); n > 0 {
 		part := float64(stats.WriteBytes) / float64(n)
 		r.add(judge.Of(prefix+"met in the middle", part >= middleFrom && part <= middleTo, "%d of %d bytes written in the stage", stats.WriteBytes, n))
@@ -183,6 +186,12 @@ func (r *run) meetDeath(ctx context.Context, m *machine, d death) (qemu.BlockSta
 		}
 		m.say.record(rec)
 		step, vm := rec.Step(d.stage), m.rack.VM()
+		if vm != nil && !slowed && slowFrom(rec, d.stage) {
+			slowed = true
+			if err := vm.SlowWrites(ctx, m.box.target, r.stageBytes(m, d.stage)/slowTime); err != nil {
+				return base, err
+			}
+		}
 		switch {
 		case slices.Contains(over, rec.State):
 			return base, fmt.Errorf("workflow ended before: %s", rec.Cause())
@@ -198,12 +207,6 @@ func (r *run) meetDeath(ctx context.Context, m *machine, d death) (qemu.BlockSta
 		case step.State == "running":
 			now := stats[m.box.target]
 			now.WriteBytes -= base.WriteBytes
-			if !slowed {
-				slowed = true
-				if err := vm.SlowWrites(ctx, m.box.target, r.stageBytes(m, d.stage)/slowTime); err != nil {
-					return base, err
-				}
-			}
 			if float64(now.WriteBytes) >= middleFrom*float64(r.stageBytes(m, d.stage)) {
 				return now, vm.Pause(ctx)
 			}
@@ -216,6 +219,18 @@ func (r *run) meetDeath(ctx context.Context, m *machine, d death) (qemu.BlockSta
 
 // slowTime is how long the writes of a stage last at least, in seconds.
 const slowTime = 20
+
+// slowFrom says whether the disk is to be slow from now on, for the stage to be met in its middle. Nothing is written before the wipe,
+// which begins with a large stretch at once; a deploy is slow enough in itself to be met when it runs.
+func slowFrom(rec *judge.Record, stage string) bool {
+	switch stage {
+	case "wipe":
+		return rec.Reached("kernel")
+	case "deploy":
+		return rec.Reached("deploy")
+	}
+	return false
+}
 
 // stageBytes are what a stage writes in all; 0 for one that does not write.
 func (r *run) stageBytes(m *machine, stage string) int64 {
@@ -241,7 +256,8 @@ func (r *run) beginStill(ctx context.Context, m *machine, stage string) error {
 		if err != nil {
 			return err
 		}
-		if s := rec.Step(stage); s != nil && s.State == "running" && (len(s.Commands) == 0 || s.Commands[0].State != "pending") {
+		// A command waits for a session that the machine did not open before it stood still.
+		if s := rec.Step(stage); s != nil && s.State == "running" && (len(s.Commands) == 0 || s.Commands[0].State != "pending" || rec.Connected == nil) {
 			m.say.say("%-10s begins, the machine stands still", stage)
 			return nil
 		}
