@@ -36,6 +36,12 @@ test-all: build lint ## unit tests, tests in guests, every scenario and fuzzing 
 test-short: ## unit tests alone: no root, no QEMU, under two minutes once built
 	$(GO) test -short -timeout 10m ./...
 
+screens: setup ## a picture of every page, phone to desktop, light and dark, into bin/screens
+	FIRSTLIGHT_SCREENS=$(CURDIR)/bin/screens $(GO) test -count=1 -timeout 20m -run TestScreens ./appliance/internal/web
+
+web-vendor: ## copy the page's pinned scripts out of their npm packages again
+	@bash appliance/internal/web/npm/vendor.sh
+
 fuzz: ## every fuzz target for a few seconds (FUZZTIME, default 10s)
 	@bash testbed/fuzz.sh
 

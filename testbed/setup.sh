@@ -19,6 +19,7 @@ packages=(
   systemd-boot-efi busybox-static               # boot loader and user land of the demo image
   grub-common grub-pc-bin                       # its boot loader where the firmware is a BIOS
   openssl python3-cryptography                  # independent test vectors
+  chromium fonts-dejavu-core                    # the page is tested in a real browser
 )
 missing=()
 for p in "${packages[@]}"; do
