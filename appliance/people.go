@@ -4,11 +4,13 @@ import (
 	"context"
 	"crypto/x509"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"time"
 
 	"firstlight/appliance/internal/api"
 	"firstlight/appliance/internal/auth"
+	"firstlight/appliance/internal/fault"
 	"firstlight/appliance/internal/fleet"
 	"firstlight/appliance/internal/roster"
 	"firstlight/appliance/internal/store"
@@ -34,16 +36,20 @@ func (p *parts) forget(node string) {
 	p.gateway.Revoke(ident.NodeID(node), commonv1.AgentRole_AGENT_ROLE_UNSPECIFIED, "the machine was removed")
 }
 
-// mintJoin makes a one-time token for a new site agent, with what that needs to reach and to trust the gateway.
+// mintJoin makes a one-time token for the site's agent in a process of its own, with what that needs to reach and to trust the gateway.
+// A site has one agent: where this process runs it, there is nobody to join.
 func (p *parts) mintJoin(ctx context.Context, life time.Duration) (api.JoinToken, error) {
 	const role = commonv1.AgentRole_AGENT_ROLE_SITE
-	node := ident.New("site")
+	if p.site != nil {
+		return api.JoinToken{}, fault.New(fault.Conflict, "make join token", "", errors.New("this appliance runs its site's agent itself"),
+			"set boot.enabled = false and boot.http_advertise in its configuration and start it again")
+	}
 	expires := fleet.At(p.cfg.Now().Add(life))
-	token, err := p.control.MintJoinToken(ctx, ident.NodeID(node), role, life)
+	token, err := p.control.MintJoinToken(ctx, p.siteNode, role, life)
 	if err != nil {
 		return api.JoinToken{}, err
 	}
-	out := api.JoinToken{NodeID: node, Role: ident.RoleWord(role), Expires: expires, Gateway: p.gatewayURL(), ServerName: p.cfg.File.Gateway.ServerName,
+	out := api.JoinToken{NodeID: string(p.siteNode), Role: ident.RoleWord(role), Expires: expires, Gateway: p.gatewayURL(), ServerName: p.cfg.File.Gateway.ServerName,
 		TrustDomain: p.cfg.File.TrustDomain, SiteID: p.cfg.File.SiteID, Token: token}
 	for _, pin := range p.keys.ServingPins() {
 		out.SPKIPins = append(out.SPKIPins, hex.EncodeToString(pin))

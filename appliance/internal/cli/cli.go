@@ -77,10 +77,13 @@ type command struct {
 		Add    tokensAdd    `cmd:"" help:"Make a token and print its value, this once."`
 		Revoke tokensRevoke `cmd:"" help:"End a token."`
 	} `cmd:"" help:"Tokens of programs."`
-	Audit      audit       `cmd:"" help:"Print who did what, newest first."`
-	Completion completion  `cmd:"" help:"Print what makes a shell complete this program's commands."`
-	Complete   complete    `cmd:"" hidden:"" help:"Print what a word may become."`
-	Version    versionInfo `cmd:"" help:"Print the version of this program."`
+	Audit      audit         `cmd:"" help:"Print who did what, newest first."`
+	JoinToken  joinToken     `cmd:"" help:"Make a one-time token with which the site's agent joins, where the appliance does not run it itself."`
+	Join       join          `cmd:"" help:"Run the site's agent in a process of its own; the first time with its token."`
+	Completion completion    `cmd:"" help:"Print what makes a shell complete this program's commands."`
+	Complete   complete      `cmd:"" hidden:"" help:"Print what a word may become."`
+	Doctor     doctorCommand `cmd:"" help:"Look at what the appliance stands on, and who else answers boots; say what to change."`
+	Version    versionInfo   `cmd:"" help:"Print the version of this program."`
 }
 
 // call is what every command gets to run with.

@@ -54,6 +54,12 @@ func TestMain(m *testing.M) {
 func TestScripts(t *testing.T) {
 	testscript.Run(t, testscript.Params{
 		Dir: "testdata/script",
+		Condition: func(name string) (bool, error) {
+			if name != "root" {
+				return false, fmt.Errorf("unknown condition %q", name)
+			}
+			return os.Geteuid() == 0, nil
+		},
 		Setup: func(env *testscript.Env) error {
 			env.Setenv("FIRSTLIGHT_SOCKET", filepath.Join(env.WorkDir, "s"))
 			env.Values[serverKey{}] = &server{}

@@ -82,26 +82,34 @@ type Boot struct {
 
 // Load reads and checks the file at path.
 func Load(path string) (*Config, error) {
-	info, err := os.Stat(path)
+	text, base, err := read(path)
 	if err != nil {
-		return nil, fmt.Errorf("read configuration: %w", err)
+		return nil, err
 	}
-	if info.Size() > maxFile {
-		return nil, fmt.Errorf("read configuration %s: %d bytes, want at most %d", path, info.Size(), maxFile)
-	}
-	text, err := os.ReadFile(path)
-	if err != nil {
-		return nil, fmt.Errorf("read configuration: %w", err)
-	}
-	base, err := filepath.Abs(filepath.Dir(path))
-	if err != nil {
-		return nil, fmt.Errorf("read configuration %s: %w", path, err)
-	}
-	c, err := Parse(string(text), base)
+	c, err := Parse(text, base)
 	if err != nil {
 		return nil, fmt.Errorf("read configuration %s: %w", path, err)
 	}
 	return c, nil
+}
+
+// read returns a file's text, and the directory from which relative paths in it count.
+func read(path string) (text, base string, err error) {
+	info, err := os.Stat(path)
+	if err != nil {
+		return "", "", fmt.Errorf("read configuration: %w", err)
+	}
+	if info.Size() > maxFile {
+		return "", "", fmt.Errorf("read configuration %s: %d bytes, want at most %d", path, info.Size(), maxFile)
+	}
+	data, err := os.ReadFile(path)
+	if err != nil {
+		return "", "", fmt.Errorf("read configuration: %w", err)
+	}
+	if base, err = filepath.Abs(filepath.Dir(path)); err != nil {
+		return "", "", fmt.Errorf("read configuration %s: %w", path, err)
+	}
+	return string(data), base, nil
 }
 
 // Parse reads the text of a configuration; relative paths in it count from base.
