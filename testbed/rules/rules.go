@@ -57,7 +57,7 @@ const (
 )
 
 // leafFakes are the packages of the testbed that external tests of others may import.
-var leafFakes = []string{"testbed/bmcsim", "testbed/memnet", "testbed/fixtures", "testbed/fault"}
+var leafFakes = []string{"testbed/bmcsim", "testbed/memnet", "testbed/fixtures", "testbed/fault", "testbed/netlab"}
 
 // Import returns an error with the reason if package from (a path below Module) must not import to (a whole import path).
 func Import(from, to string, kind Kind) error {

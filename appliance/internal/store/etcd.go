@@ -19,8 +19,6 @@ import (
 
 // How the embedded member is run.
 const (
-	// quotaBytes bounds the database file; beyond it etcd refuses writes until space is made.
-	quotaBytes = 2 << 30
 	// compactAfter is how long old revisions are kept: nobody here reads the past.
 	compactAfter = "1h"
 	// startTimeout bounds the wait for the member's election of itself (1 s on a calm machine).
@@ -64,7 +62,7 @@ func Open(ctx context.Context, cfg Config) (*Etcd, error) {
 	ec.ListenPeerUrls, ec.ListenClientUrls = nil, nil
 	ec.AdvertisePeerUrls, ec.AdvertiseClientUrls = []url.URL{nowhere}, []url.URL{nowhere}
 	ec.InitialCluster = ec.InitialClusterFromName(ec.Name)
-	ec.QuotaBackendBytes = quotaBytes
+	ec.QuotaBackendBytes = Quota
 	ec.AutoCompactionMode = embed.CompactorModePeriodic
 	ec.AutoCompactionRetention = compactAfter
 	ec.UnsafeNoFsync = false
@@ -289,7 +287,7 @@ func (e *Etcd) fail(op, key string, err error) error {
 	default:
 	}
 	if errors.Is(err, rpctypes.ErrNoSpace) {
-		return fmt.Errorf("%s %q: the store is full (quota %d MiB): %w", op, key, quotaBytes>>20, err)
+		return fmt.Errorf("%s %q: the store is full (quota %d MiB): %w", op, key, Quota>>20, err)
 	}
 	return fmt.Errorf("%s %q: %w", op, key, err)
 }

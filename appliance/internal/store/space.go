@@ -6,6 +6,9 @@ import (
 	"go.etcd.io/etcd/api/v3/etcdserverpb"
 )
 
+// Quota bounds the database file in bytes; beyond it etcd refuses writes until space is made.
+const Quota = 2 << 30
+
 // Space is what the store takes on disk, in bytes.
 type Space struct {
 	// File is the database file, Used what of it is in use: the difference comes back by defragmenting. Beyond Quota writes are refused.
@@ -21,7 +24,7 @@ func (e *Etcd) Space() Space {
 		return Space{}
 	default:
 	}
-	s := Space{File: e.server.Server.Backend().Size(), Used: e.server.Server.Backend().SizeInUse(), Quota: quotaBytes}
+	s := Space{File: e.server.Server.Backend().Size(), Used: e.server.Server.Backend().SizeInUse(), Quota: Quota}
 	var alarms []string
 	for _, a := range e.server.Server.Alarms() {
 		if a.Alarm != etcdserverpb.AlarmType_NONE {
