@@ -306,7 +306,7 @@ type PlannedStep struct {
 // PlannedCommand is one command of a plan.
 type PlannedCommand struct {
 	// For is what is waited for while its agent has it, for people; empty for what the step waits for.
-	For string `json:"for,omitempty"`
+	For  string `json:"for,omitempty"`
 	Kind string `json:"kind"`
 	Node string `json:"node"`
 	// Role is the audience's role in one word.

@@ -164,7 +164,7 @@ func (r *rig) told() map[string]tracetest.SpanStub {
 func attributeOf(s tracetest.SpanStub, key string) string {
 	for _, a := range s.Attributes {
 		if string(a.Key) == key {
-			return a.Value.Emit()
+			return a.Value.String()
 		}
 	}
 	return fmt.Sprintf("no %s", key)
