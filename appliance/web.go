@@ -21,11 +21,13 @@ import (
 
 	"golang.org/x/net/netutil"
 
+	"firstlight/appliance/internal/api"
 	"firstlight/appliance/internal/auth"
 	"firstlight/appliance/internal/config"
 	"firstlight/appliance/internal/fault"
 	"firstlight/appliance/internal/pki"
 	"firstlight/appliance/internal/vault"
+	"firstlight/appliance/internal/web"
 )
 
 // Bounds of the listener for people and programs that are not on this host. What handlers read and how long they take is theirs.
@@ -86,7 +88,12 @@ func (p *parts) openWeb(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if p.web, err = openWebServer(f.Web, cert, p.api.Remote(), nil, p.log("web")); err != nil {
+	page, err := web.New(web.Config{API: api.InProcess(p.api.Handler()), Accounts: p.accounts, Site: f.SiteID, Version: p.cfg.Version, TLS: cert != nil,
+		Now: p.cfg.Now, Log: p.log("page")})
+	if err != nil {
+		return err
+	}
+	if p.web, err = openWebServer(f.Web, cert, p.api.Remote(), page, p.log("web")); err != nil {
 		return err
 	}
 	return p.announce(ctx)

@@ -75,7 +75,7 @@ func TestBrowserProvision(t *testing.T) {
 		t.Error("the button is red before anything was typed")
 	}
 	do(t, ctx, "a wrong number", fill("#typed", "3"), until(`!document.querySelector("button.danger").classList.contains("armed")`), press("button.danger"),
-		says(".three", "the number typed is 3"), says(".three", "Count the disks again"))
+		says(".three", "3 disks were said, and 2 would be wiped"), says(".three", "nothing was sent"))
 	if n := len(s.fleet.Orders()); n != 0 {
 		t.Fatalf("%d orders were carried out", n)
 	}

@@ -9,6 +9,7 @@ import (
 	"net/url"
 	"strings"
 
+	"firstlight/appliance/internal/api"
 	"firstlight/appliance/internal/auth"
 	"firstlight/appliance/internal/fault"
 )
@@ -82,7 +83,7 @@ func (v *visit) enter() bool {
 		return false
 	}
 	v.session = sess
-	v.r = v.r.WithContext(auth.WithPrincipal(v.ctx(), sess.Principal))
+	v.r = v.r.WithContext(api.WithAddress(auth.WithPrincipal(v.ctx(), sess.Principal), from(v.r)))
 	if v.r.Method == http.MethodGet || v.r.Method == http.MethodHead {
 		return true
 	}

@@ -185,12 +185,12 @@ func (a *Appliance) act(r *http.Request, by, verb string) (any, error) {
 			return nil, fault.New(fault.Conflict, verb, m.Name, fmt.Errorf("it is %s", m.Protected), "remove the protection first")
 		}
 		if in.Disks == nil || *in.Disks != len(m.DiskSerials) {
-			got := "none"
+			got := 0
 			if in.Disks != nil {
-				got = strconv.Itoa(*in.Disks)
+				got = *in.Disks
 			}
-			return nil, fault.New(fault.Invalid, verb, m.Name, fmt.Errorf("%d disks would be wiped (%s), and the number typed is %s", len(m.DiskSerials), strings.Join(m.DiskSerials, ", "), got),
-				"count the disks again, and type their number")
+			return nil, fault.New(fault.Conflict, verb, m.Name, fmt.Errorf("%d disks were said, and %d would be wiped: %s", got, len(m.DiskSerials), strings.Join(m.DiskSerials, ", ")),
+				"look at the machine and its disks; nothing was sent")
 		}
 		next = At(next, fleet.StepPowerOn, a.now())
 		if in.Image != "" {
