@@ -21,6 +21,9 @@ build: setup ## bin/: firstlight, imagebuild, testbed, machine-agent (static), g
 	$(STATIC) -o bin/ ./appliance/cmd/firstlight ./imagebuild/cmd/imagebuild ./testbed/cmd/testbed ./testbed/cmd/crash-appliance
 	CGO_ENABLED=1 CGO_CFLAGS="-g -O2 -Wno-deprecated-declarations" $(GO) build -trimpath -ldflags='$(LDFLAGS)' -o bin/gpu-probe ./ramdisk/cmd/gpu-probe
 
+demo: build ## an appliance with its page and a rack of three virtual machines, until Ctrl-C (root; DEMO_EXIT=1 ends with the first active one)
+	@bin/testbed demo
+
 test: build lint ## unit tests, fuzzing and the core scenarios (root, QEMU), within 40 minutes on two cores
 	$(GO) test -timeout 30m ./...
 	@$(MAKE) --no-print-directory fuzz
@@ -72,4 +75,4 @@ vectors: setup ## sign the envelope test vectors anew, by a program that is not 
 clean: ## remove bin/
 	rm -rf bin
 
-.PHONY: help setup build test test-all test-short test-fresh fuzz lint generate vectors clean
+.PHONY: help setup build demo test test-all test-short test-fresh fuzz lint generate vectors clean

@@ -2,6 +2,7 @@
 //
 //	testbed run SCENARIO [--firmware uefi] [--break KIND] [--hold-after STAGE] [--json FILE] [--keep] [--timeout 20m]
 //	testbed list [--json]
+//	testbed demo [--port 8080] [--exit]
 //
 // It needs root (network namespaces, taps), and the other programs of `make build` beside it. Exit codes: 0 the judge is
 // satisfied; 1 it is not, or a break ended as it should (its machine did not become a node); 2 wrong arguments; 3 a break did not
@@ -17,7 +18,8 @@ import (
 )
 
 func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	// A closed terminal or pipe ends it in order too: what it made must not stay.
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGPIPE)
 	defer stop()
 	err := run(ctx, os.Args[1:], os.Stdin, os.Stdout, os.Stderr)
 	if err == nil {

@@ -9,11 +9,13 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
 	"github.com/alecthomas/kong"
 
+	"firstlight/testbed/demo"
 	"firstlight/testbed/scenario"
 )
 
@@ -23,6 +25,8 @@ const (
 	exitUsage       = 2
 	exitUnbroken    = 3
 )
+
+const maxPort = 65535
 
 // exitError ends the program with its code; its text has been said in full before.
 type exitError struct {
@@ -54,6 +58,10 @@ type command struct {
 	List struct {
 		JSON bool `name:"json" help:"Print JSON."`
 	} `cmd:"" help:"List the scenarios."`
+	Demo struct {
+		Port int  `placeholder:"N" help:"Port of the page on this machine's loopback; 8080 without it, or a free one."`
+		Exit bool `help:"End with 0 once the first machine is active (environment: DEMO_EXIT=1)."`
+	} `cmd:"" help:"Show an appliance and a rack of three virtual machines until Ctrl-C. Needs root."`
 }
 
 // run is the whole program. Progress goes to stderr, reports and lists to stdout.
@@ -78,8 +86,15 @@ func run(ctx context.Context, args []string, _ io.Reader, stdout, stderr io.Writ
 		return fmt.Errorf("find the programs beside this one: %w", err)
 	}
 	bin := filepath.Dir(self)
-	if strings.HasPrefix(parsed.Command(), "list") {
+	switch {
+	case strings.HasPrefix(parsed.Command(), "list"):
 		return list(stdout, filepath.Join(bin, "scenarios"), cmd.List.JSON)
+	case strings.HasPrefix(parsed.Command(), "demo"):
+		if cmd.Demo.Port < 0 || cmd.Demo.Port > maxPort {
+			return &exitError{exitUsage, fmt.Sprintf("port %d: want 1 to %d", cmd.Demo.Port, maxPort)}
+		}
+		return demo.Run(ctx, demo.Options{Bin: bin, Port: cmd.Demo.Port, Exit: cmd.Demo.Exit || isOn(os.Getenv("DEMO_EXIT")), Out: stdout,
+			NoColor: os.Getenv("NO_COLOR") != ""})
 	}
 	o := scenario.Options{Scenario: cmd.Run.Scenario, Firmware: cmd.Run.Firmware, Break: cmd.Run.Break, HoldAfter: cmd.Run.HoldAfter,
 		Keep: cmd.Run.Keep, Timeout: cmd.Run.Timeout, Out: stderr}
@@ -93,6 +108,9 @@ func run(ctx context.Context, args []string, _ io.Reader, stdout, stderr io.Writ
 	}
 	return errors.Join(write(stdout, cmd.Run.JSON, rep), verdict(stderr, rep))
 }
+
+// isOn reads a switch of the environment.
+func isOn(value string) bool { return !slices.Contains([]string{"", "0", "no", "false"}, value) }
 
 // verdict says how the run ended and gives the error that stands for it.
 func verdict(w io.Writer, rep *scenario.Report) error {
