@@ -14,7 +14,7 @@ import (
 const beat = 15 * time.Second
 
 // tookColumn is where a line's duration begins, where the terminal is as wide.
-const tookColumn = 84
+const tookColumn = 68
 
 // screen shows lines: those that are over stay, those that go on are drawn again below them on a terminal, and elsewhere said now and
 // then.
