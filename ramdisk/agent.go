@@ -74,6 +74,8 @@ type Agent struct {
 	found  time.Time
 	// offset is added to the machine's clock, in nanoseconds, while that clock is not to be believed.
 	offset atomic.Int64
+	// lines go to the appliance.
+	lines session.Lines
 }
 
 // now is the clock against which everything is checked.
@@ -117,7 +119,11 @@ func (a *Agent) Run(ctx context.Context) error {
 	return a.runRAMDisk(ctx)
 }
 
-func (a *Agent) say(format string, args ...any) { a.cfg.Say(format, args...) }
+// say tells the person at the machine and, once there is a session, the people at the appliance.
+func (a *Agent) say(format string, args ...any) {
+	a.cfg.Say(format, args...)
+	a.lines.Add(a.now(), fmt.Sprintf(format, args...))
+}
 
 // hold runs the session with what was joined, until ctx ends or the gateway refuses for good. heard is told the gateway's time of
 // every session.
@@ -127,6 +133,7 @@ func (a *Agent) hold(ctx context.Context, c session.Config, heard func(server ti
 	c.Hardware = claimsMessage(a.claims, a.found)
 	c.Inventory = func(context.Context) (map[string][]byte, error) { return sections(a.p) }
 	c.Now = a.now
+	c.Lines = &a.lines
 	welcomed := false
 	c.OnWelcome = func(w *agentv1.Welcome) {
 		if w.ServerTime.IsValid() {

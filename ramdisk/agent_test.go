@@ -207,6 +207,22 @@ func TestRAMDiskJoinsAndReportsItsInventory(t *testing.T) {
 	}
 }
 
+// What the agent says at the machine arrives at the gateway, too: also what it said before it had a session.
+func TestWhatTheAgentSaysReachesTheGateway(t *testing.T) {
+	b := newBench(t)
+	b.overlay(nil)
+	b.start()
+	b.g.Wait("the agent's lines", func() bool {
+		var text strings.Builder
+		for _, batch := range b.g.Logs() {
+			for _, l := range batch.Lines {
+				text.WriteString(l.Text + "\n")
+			}
+		}
+		return strings.Contains(text.String(), "machine agent") && strings.Contains(text.String(), "session: connected to the gateway")
+	})
+}
+
 // TestUnknownMachineIsDiscovered: the site does not know the machine, so that its assertion names none; the gateway does the naming.
 func TestUnknownMachineIsDiscovered(t *testing.T) {
 	b := newBench(t)

@@ -213,6 +213,13 @@ func (s *Server) frame(c *conn, f *agentv1.AgentFrame) error {
 		ctl.Status(c.ctx, c.peer, f.Status)
 	case *agentv1.AgentFrame_SecretRequest:
 		return s.secret(c, f.SecretRequest)
+	case *agentv1.AgentFrame_Log:
+		if len(f.Log.Lines) > MaxLogLines {
+			return status.Errorf(codes.InvalidArgument, "log: want at most %d lines, got %d", MaxLogLines, len(f.Log.Lines))
+		}
+		if s.cfg.Logs != nil {
+			s.cfg.Logs(c.peer, f.Log)
+		}
 	}
 	return nil
 }

@@ -48,6 +48,8 @@ const (
 	MaxWordBytes = 256
 	// MaxEventsPerBatch bounds EventBatch.events.
 	MaxEventsPerBatch = 256
+	// MaxLogLines bounds LogBatch.lines.
+	MaxLogLines = 256
 	// MaxCapabilities bounds Hello.capabilities; MaxSections Hello.inventory_sha256.
 	MaxCapabilities, MaxSections = 128, 64
 	// MaxMACs bounds HardwareClaims.macs.

@@ -85,6 +85,8 @@ type Config struct {
 	TrustDomain string
 	Services    Services
 	Control     Control
+	// Logs is told what agents say to people, one session's lines one batch at a time; it must not wait. Nil throws them away.
+	Logs func(p Peer, b *agentv1.LogBatch)
 	// Now is the gateway's clock; nil is time.Now.
 	Now func() time.Time
 	// Log is where to tell; nil discards.

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"io"
 	"net/url"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -140,6 +141,7 @@ func TestSession_refusals(t *testing.T) {
 		{"first frame is not hello", good, []*agentv1.AgentFrame{beat()}, codes.InvalidArgument, "not hello"},
 		{"second hello", good, then(hello(good, nil)), codes.InvalidArgument, "second hello"},
 		{"result over the bound", good, then(update(&agentv1.CommandUpdate{CommandId: "c", Result: make([]byte, link.MaxCommandBytes+1)})), codes.InvalidArgument, "too large"},
+		{"too many lines", good, then(&agentv1.AgentFrame{Frame: &agentv1.AgentFrame_Log{Log: &agentv1.LogBatch{Lines: slices.Repeat([]*agentv1.LogLine{{Text: "x"}}, gatewayserver.MaxLogLines+1)}}}), codes.InvalidArgument, "log: want at most"},
 		{"another journal's events", good, then(&agentv1.AgentFrame{Frame: &agentv1.AgentFrame_Events{Events: &agentv1.EventBatch{JournalId: "other", Events: []*agentv1.Event{{}}}}}), codes.InvalidArgument, "journal"},
 		{"inventory of another digest", good, then(&agentv1.AgentFrame{Frame: &agentv1.AgentFrame_Inventory{Inventory: &agentv1.InventorySection{Name: "cpu", Encoding: []byte("x"), Sha256: make([]byte, 32)}}}), codes.InvalidArgument, "digest"},
 	} {

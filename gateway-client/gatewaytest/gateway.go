@@ -105,7 +105,7 @@ func Serve(tb testing.TB, l net.Listener) *Gateway {
 	var err error
 	g.server, err = gatewayserver.New(gatewayserver.Config{
 		Certificate: g.ServingCA.Serving(), NodeCAs: func() []*x509.Certificate { return []*x509.Certificate{g.NodeCA.Cert} },
-		TrustDomain: TrustDomain, Services: services{g}, Control: control{g},
+		TrustDomain: TrustDomain, Services: services{g}, Control: control{g}, Logs: g.logged,
 	})
 	if err != nil {
 		tb.Fatal(err)
@@ -349,6 +349,13 @@ func (g *Gateway) Events() []*agentv1.Event {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return slices.Clone(g.record.events)
+}
+
+// Logs are all batches of lines that agents said, in order.
+func (g *Gateway) Logs() []*agentv1.LogBatch {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return slices.Clone(g.record.logs)
 }
 
 // Inventory is the newest encoding of each section that the node sent.

@@ -35,6 +35,7 @@ type record struct {
 	ended     map[peerKey]error
 	updates   []*agentv1.CommandUpdate
 	events    []*agentv1.Event
+	logs      []*agentv1.LogBatch
 	inventory map[ident.NodeID]map[string][]byte
 	statuses  map[ident.NodeID][]*agentv1.StatusReport
 	joins     []*agentv1.JoinRequest
@@ -187,6 +188,11 @@ func (c control) Events(_ context.Context, _ gatewayserver.Peer, b *agentv1.Even
 	}
 	c.g.note(func(r *record) { r.events = append(r.events, b.Events...) })
 	return nil
+}
+
+// logged keeps what agents say.
+func (g *Gateway) logged(_ gatewayserver.Peer, b *agentv1.LogBatch) {
+	g.note(func(r *record) { r.logs = append(r.logs, b) })
 }
 
 func (c control) Status(_ context.Context, p gatewayserver.Peer, s *agentv1.StatusReport) {

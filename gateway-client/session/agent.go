@@ -96,6 +96,8 @@ type Config struct {
 	Now func() time.Time
 	// Log is where to tell; nil discards.
 	Log *slog.Logger
+	// Lines are sent while there is a session, and lost when there is none for too long; nil sends none.
+	Lines *Lines
 	// OnWelcome is called before any command of the session is looked at; it may set the clock. May be nil.
 	OnWelcome func(*agentv1.Welcome)
 }

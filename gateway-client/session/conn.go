@@ -236,7 +236,9 @@ func (c *conn) write(first []*agentv1.AgentFrame) {
 				err = c.owed()
 			}
 		case <-tick.C:
-			err = c.sendAll(c.a.progressFrames())
+			if err = c.sendAll(c.a.progressFrames()); err == nil {
+				err = c.log()
+			}
 		case <-beat.C:
 			if silent++; silent >= SilentHeartbeats {
 				err = fmt.Errorf("gateway is silent for %s", time.Duration(SilentHeartbeats)*c.heartbeat)

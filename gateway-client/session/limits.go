@@ -44,6 +44,8 @@ const (
 	MaxEventBytes = 64 << 10
 	// EventsPerBatch and BatchBytes bound one EventBatch.
 	EventsPerBatch, BatchBytes = 256, 1 << 20
+	// MaxLines bounds the log lines that wait for a session, LinesPerBatch those of one second, MaxLineBytes one of them.
+	MaxLines, LinesPerBatch, MaxLineBytes = 512, 64, 1 << 10
 	// MaxMessageBytes bounds CommandUpdate.message.
 	MaxMessageBytes = 4 << 10
 	// MaxWordBytes bounds ids and names inside frames.

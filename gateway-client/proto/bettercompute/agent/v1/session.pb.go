@@ -453,6 +453,7 @@ type AgentFrame struct {
 	//	*AgentFrame_Status
 	//	*AgentFrame_Inventory
 	//	*AgentFrame_SecretRequest
+	//	*AgentFrame_Log
 	Frame         isAgentFrame_Frame `protobuf_oneof:"frame"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -558,6 +559,15 @@ func (x *AgentFrame) GetSecretRequest() *SecretRequest {
 	return nil
 }
 
+func (x *AgentFrame) GetLog() *LogBatch {
+	if x != nil {
+		if x, ok := x.Frame.(*AgentFrame_Log); ok {
+			return x.Log
+		}
+	}
+	return nil
+}
+
 type isAgentFrame_Frame interface {
 	isAgentFrame_Frame()
 }
@@ -590,6 +600,10 @@ type AgentFrame_SecretRequest struct {
 	SecretRequest *SecretRequest `protobuf:"bytes,7,opt,name=secret_request,json=secretRequest,proto3,oneof"`
 }
 
+type AgentFrame_Log struct {
+	Log *LogBatch `protobuf:"bytes,8,opt,name=log,proto3,oneof"`
+}
+
 func (*AgentFrame_Hello) isAgentFrame_Frame() {}
 
 func (*AgentFrame_Heartbeat) isAgentFrame_Frame() {}
@@ -603,6 +617,8 @@ func (*AgentFrame_Status) isAgentFrame_Frame() {}
 func (*AgentFrame_Inventory) isAgentFrame_Frame() {}
 
 func (*AgentFrame_SecretRequest) isAgentFrame_Frame() {}
+
+func (*AgentFrame_Log) isAgentFrame_Frame() {}
 
 type ServerFrame struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1861,6 +1877,113 @@ func (x *Event) GetMessage() string {
 	return ""
 }
 
+// LogBatch is what an agent says to people, in the order in which it said it. It is not journaled and not acked: what is lost is lost.
+type LogBatch struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Lines []*LogLine             `protobuf:"bytes,1,rep,name=lines,proto3" json:"lines,omitempty"`
+	// How many lines were thrown away before the first of these, because more came than fits.
+	Dropped       uint64 `protobuf:"varint,2,opt,name=dropped,proto3" json:"dropped,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *LogBatch) Reset() {
+	*x = LogBatch{}
+	mi := &file_bettercompute_agent_v1_session_proto_msgTypes[21]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *LogBatch) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*LogBatch) ProtoMessage() {}
+
+func (x *LogBatch) ProtoReflect() protoreflect.Message {
+	mi := &file_bettercompute_agent_v1_session_proto_msgTypes[21]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use LogBatch.ProtoReflect.Descriptor instead.
+func (*LogBatch) Descriptor() ([]byte, []int) {
+	return file_bettercompute_agent_v1_session_proto_rawDescGZIP(), []int{21}
+}
+
+func (x *LogBatch) GetLines() []*LogLine {
+	if x != nil {
+		return x.Lines
+	}
+	return nil
+}
+
+func (x *LogBatch) GetDropped() uint64 {
+	if x != nil {
+		return x.Dropped
+	}
+	return 0
+}
+
+type LogLine struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Time  *timestamppb.Timestamp `protobuf:"bytes,1,opt,name=time,proto3" json:"time,omitempty"`
+	// One line, without a secret.
+	Text          string `protobuf:"bytes,2,opt,name=text,proto3" json:"text,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *LogLine) Reset() {
+	*x = LogLine{}
+	mi := &file_bettercompute_agent_v1_session_proto_msgTypes[22]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *LogLine) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*LogLine) ProtoMessage() {}
+
+func (x *LogLine) ProtoReflect() protoreflect.Message {
+	mi := &file_bettercompute_agent_v1_session_proto_msgTypes[22]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use LogLine.ProtoReflect.Descriptor instead.
+func (*LogLine) Descriptor() ([]byte, []int) {
+	return file_bettercompute_agent_v1_session_proto_rawDescGZIP(), []int{22}
+}
+
+func (x *LogLine) GetTime() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Time
+	}
+	return nil
+}
+
+func (x *LogLine) GetText() string {
+	if x != nil {
+		return x.Text
+	}
+	return ""
+}
+
 type StatusReport struct {
 	state              protoimpl.MessageState `protogen:"open.v1"`
 	ObservedGeneration uint64                 `protobuf:"varint,1,opt,name=observed_generation,json=observedGeneration,proto3" json:"observed_generation,omitempty"`
@@ -1874,7 +1997,7 @@ type StatusReport struct {
 
 func (x *StatusReport) Reset() {
 	*x = StatusReport{}
-	mi := &file_bettercompute_agent_v1_session_proto_msgTypes[21]
+	mi := &file_bettercompute_agent_v1_session_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1886,7 +2009,7 @@ func (x *StatusReport) String() string {
 func (*StatusReport) ProtoMessage() {}
 
 func (x *StatusReport) ProtoReflect() protoreflect.Message {
-	mi := &file_bettercompute_agent_v1_session_proto_msgTypes[21]
+	mi := &file_bettercompute_agent_v1_session_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1899,7 +2022,7 @@ func (x *StatusReport) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatusReport.ProtoReflect.Descriptor instead.
 func (*StatusReport) Descriptor() ([]byte, []int) {
-	return file_bettercompute_agent_v1_session_proto_rawDescGZIP(), []int{21}
+	return file_bettercompute_agent_v1_session_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *StatusReport) GetObservedGeneration() uint64 {
@@ -1946,7 +2069,7 @@ type Drain struct {
 
 func (x *Drain) Reset() {
 	*x = Drain{}
-	mi := &file_bettercompute_agent_v1_session_proto_msgTypes[22]
+	mi := &file_bettercompute_agent_v1_session_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1958,7 +2081,7 @@ func (x *Drain) String() string {
 func (*Drain) ProtoMessage() {}
 
 func (x *Drain) ProtoReflect() protoreflect.Message {
-	mi := &file_bettercompute_agent_v1_session_proto_msgTypes[22]
+	mi := &file_bettercompute_agent_v1_session_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1971,7 +2094,7 @@ func (x *Drain) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Drain.ProtoReflect.Descriptor instead.
 func (*Drain) Descriptor() ([]byte, []int) {
-	return file_bettercompute_agent_v1_session_proto_rawDescGZIP(), []int{22}
+	return file_bettercompute_agent_v1_session_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *Drain) GetReconnectAfterMs() uint32 {
@@ -1990,7 +2113,7 @@ type RevocationNotice struct {
 
 func (x *RevocationNotice) Reset() {
 	*x = RevocationNotice{}
-	mi := &file_bettercompute_agent_v1_session_proto_msgTypes[23]
+	mi := &file_bettercompute_agent_v1_session_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2002,7 +2125,7 @@ func (x *RevocationNotice) String() string {
 func (*RevocationNotice) ProtoMessage() {}
 
 func (x *RevocationNotice) ProtoReflect() protoreflect.Message {
-	mi := &file_bettercompute_agent_v1_session_proto_msgTypes[23]
+	mi := &file_bettercompute_agent_v1_session_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2015,7 +2138,7 @@ func (x *RevocationNotice) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RevocationNotice.ProtoReflect.Descriptor instead.
 func (*RevocationNotice) Descriptor() ([]byte, []int) {
-	return file_bettercompute_agent_v1_session_proto_rawDescGZIP(), []int{23}
+	return file_bettercompute_agent_v1_session_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *RevocationNotice) GetReason() string {
@@ -2043,7 +2166,7 @@ type SecretRequest struct {
 
 func (x *SecretRequest) Reset() {
 	*x = SecretRequest{}
-	mi := &file_bettercompute_agent_v1_session_proto_msgTypes[24]
+	mi := &file_bettercompute_agent_v1_session_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2055,7 +2178,7 @@ func (x *SecretRequest) String() string {
 func (*SecretRequest) ProtoMessage() {}
 
 func (x *SecretRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_bettercompute_agent_v1_session_proto_msgTypes[24]
+	mi := &file_bettercompute_agent_v1_session_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2068,7 +2191,7 @@ func (x *SecretRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SecretRequest.ProtoReflect.Descriptor instead.
 func (*SecretRequest) Descriptor() ([]byte, []int) {
-	return file_bettercompute_agent_v1_session_proto_rawDescGZIP(), []int{24}
+	return file_bettercompute_agent_v1_session_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *SecretRequest) GetRef() string {
@@ -2133,7 +2256,7 @@ type SecretResponse struct {
 
 func (x *SecretResponse) Reset() {
 	*x = SecretResponse{}
-	mi := &file_bettercompute_agent_v1_session_proto_msgTypes[25]
+	mi := &file_bettercompute_agent_v1_session_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2145,7 +2268,7 @@ func (x *SecretResponse) String() string {
 func (*SecretResponse) ProtoMessage() {}
 
 func (x *SecretResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_bettercompute_agent_v1_session_proto_msgTypes[25]
+	mi := &file_bettercompute_agent_v1_session_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2158,7 +2281,7 @@ func (x *SecretResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SecretResponse.ProtoReflect.Descriptor instead.
 func (*SecretResponse) Descriptor() ([]byte, []int) {
-	return file_bettercompute_agent_v1_session_proto_rawDescGZIP(), []int{25}
+	return file_bettercompute_agent_v1_session_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *SecretResponse) GetRequestId() string {
@@ -2219,7 +2342,7 @@ const file_bettercompute_agent_v1_session_proto_rawDesc = "" +
 	"clientTime\x12#\n" +
 	"\rcurrent_chain\x18\x04 \x03(\fR\fcurrentChain\"Q\n" +
 	"\rRenewResponse\x12@\n" +
-	"\bresponse\x18\x01 \x01(\v2$.bettercompute.agent.v1.JoinResponseR\bresponse\"\xe8\x03\n" +
+	"\bresponse\x18\x01 \x01(\v2$.bettercompute.agent.v1.JoinResponseR\bresponse\"\x9e\x04\n" +
 	"\n" +
 	"AgentFrame\x125\n" +
 	"\x05hello\x18\x01 \x01(\v2\x1d.bettercompute.agent.v1.HelloH\x00R\x05hello\x12A\n" +
@@ -2228,7 +2351,8 @@ const file_bettercompute_agent_v1_session_proto_rawDesc = "" +
 	"\x06events\x18\x04 \x01(\v2\".bettercompute.agent.v1.EventBatchH\x00R\x06events\x12>\n" +
 	"\x06status\x18\x05 \x01(\v2$.bettercompute.agent.v1.StatusReportH\x00R\x06status\x12H\n" +
 	"\tinventory\x18\x06 \x01(\v2(.bettercompute.agent.v1.InventorySectionH\x00R\tinventory\x12N\n" +
-	"\x0esecret_request\x18\a \x01(\v2%.bettercompute.agent.v1.SecretRequestH\x00R\rsecretRequestB\a\n" +
+	"\x0esecret_request\x18\a \x01(\v2%.bettercompute.agent.v1.SecretRequestH\x00R\rsecretRequest\x124\n" +
+	"\x03log\x18\b \x01(\v2 .bettercompute.agent.v1.LogBatchH\x00R\x03logB\a\n" +
 	"\x05frame\"\xba\x03\n" +
 	"\vServerFrame\x12;\n" +
 	"\awelcome\x18\x01 \x01(\v2\x1f.bettercompute.agent.v1.WelcomeH\x00R\awelcome\x12;\n" +
@@ -2353,7 +2477,13 @@ const file_bettercompute_agent_v1_session_proto_rawDesc = "" +
 	"\amessage\x18\a \x01(\tR\amessage\x1a9\n" +
 	"\vFieldsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xf1\x01\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"[\n" +
+	"\bLogBatch\x125\n" +
+	"\x05lines\x18\x01 \x03(\v2\x1f.bettercompute.agent.v1.LogLineR\x05lines\x12\x18\n" +
+	"\adropped\x18\x02 \x01(\x04R\adropped\"M\n" +
+	"\aLogLine\x12.\n" +
+	"\x04time\x18\x01 \x01(\v2\x1a.google.protobuf.TimestampR\x04time\x12\x12\n" +
+	"\x04text\x18\x02 \x01(\tR\x04text\"\xf1\x01\n" +
 	"\fStatusReport\x12/\n" +
 	"\x13observed_generation\x18\x01 \x01(\x04R\x12observedGeneration\x12-\n" +
 	"\x12applied_generation\x18\x02 \x01(\x04R\x11appliedGeneration\x12#\n" +
@@ -2397,7 +2527,7 @@ func file_bettercompute_agent_v1_session_proto_rawDescGZIP() []byte {
 	return file_bettercompute_agent_v1_session_proto_rawDescData
 }
 
-var file_bettercompute_agent_v1_session_proto_msgTypes = make([]protoimpl.MessageInfo, 29)
+var file_bettercompute_agent_v1_session_proto_msgTypes = make([]protoimpl.MessageInfo, 31)
 var file_bettercompute_agent_v1_session_proto_goTypes = []any{
 	(*JoinRequest)(nil),           // 0: bettercompute.agent.v1.JoinRequest
 	(*JoinResponse)(nil),          // 1: bettercompute.agent.v1.JoinResponse
@@ -2420,85 +2550,90 @@ var file_bettercompute_agent_v1_session_proto_goTypes = []any{
 	(*Ack)(nil),                   // 18: bettercompute.agent.v1.Ack
 	(*EventBatch)(nil),            // 19: bettercompute.agent.v1.EventBatch
 	(*Event)(nil),                 // 20: bettercompute.agent.v1.Event
-	(*StatusReport)(nil),          // 21: bettercompute.agent.v1.StatusReport
-	(*Drain)(nil),                 // 22: bettercompute.agent.v1.Drain
-	(*RevocationNotice)(nil),      // 23: bettercompute.agent.v1.RevocationNotice
-	(*SecretRequest)(nil),         // 24: bettercompute.agent.v1.SecretRequest
-	(*SecretResponse)(nil),        // 25: bettercompute.agent.v1.SecretResponse
-	nil,                           // 26: bettercompute.agent.v1.Hello.InventorySha256Entry
-	nil,                           // 27: bettercompute.agent.v1.Heartbeat.InventorySha256Entry
-	nil,                           // 28: bettercompute.agent.v1.Event.FieldsEntry
-	(v1.AgentRole)(0),             // 29: bettercompute.common.v1.AgentRole
-	(*v1.HardwareClaims)(nil),     // 30: bettercompute.common.v1.HardwareClaims
-	(*v1.Signature)(nil),          // 31: bettercompute.common.v1.Signature
-	(*v1.TrustBundle)(nil),        // 32: bettercompute.common.v1.TrustBundle
-	(*timestamppb.Timestamp)(nil), // 33: google.protobuf.Timestamp
-	(*InventorySection)(nil),      // 34: bettercompute.agent.v1.InventorySection
-	(*v1.SignedTrustBundle)(nil),  // 35: bettercompute.common.v1.SignedTrustBundle
-	(v1.Lane)(0),                  // 36: bettercompute.common.v1.Lane
-	(v1.CommandState)(0),          // 37: bettercompute.common.v1.CommandState
-	(v1.CommandRejectReason)(0),   // 38: bettercompute.common.v1.CommandRejectReason
+	(*LogBatch)(nil),              // 21: bettercompute.agent.v1.LogBatch
+	(*LogLine)(nil),               // 22: bettercompute.agent.v1.LogLine
+	(*StatusReport)(nil),          // 23: bettercompute.agent.v1.StatusReport
+	(*Drain)(nil),                 // 24: bettercompute.agent.v1.Drain
+	(*RevocationNotice)(nil),      // 25: bettercompute.agent.v1.RevocationNotice
+	(*SecretRequest)(nil),         // 26: bettercompute.agent.v1.SecretRequest
+	(*SecretResponse)(nil),        // 27: bettercompute.agent.v1.SecretResponse
+	nil,                           // 28: bettercompute.agent.v1.Hello.InventorySha256Entry
+	nil,                           // 29: bettercompute.agent.v1.Heartbeat.InventorySha256Entry
+	nil,                           // 30: bettercompute.agent.v1.Event.FieldsEntry
+	(v1.AgentRole)(0),             // 31: bettercompute.common.v1.AgentRole
+	(*v1.HardwareClaims)(nil),     // 32: bettercompute.common.v1.HardwareClaims
+	(*v1.Signature)(nil),          // 33: bettercompute.common.v1.Signature
+	(*v1.TrustBundle)(nil),        // 34: bettercompute.common.v1.TrustBundle
+	(*timestamppb.Timestamp)(nil), // 35: google.protobuf.Timestamp
+	(*InventorySection)(nil),      // 36: bettercompute.agent.v1.InventorySection
+	(*v1.SignedTrustBundle)(nil),  // 37: bettercompute.common.v1.SignedTrustBundle
+	(v1.Lane)(0),                  // 38: bettercompute.common.v1.Lane
+	(v1.CommandState)(0),          // 39: bettercompute.common.v1.CommandState
+	(v1.CommandRejectReason)(0),   // 40: bettercompute.common.v1.CommandRejectReason
 }
 var file_bettercompute_agent_v1_session_proto_depIdxs = []int32{
-	29, // 0: bettercompute.agent.v1.JoinRequest.role:type_name -> bettercompute.common.v1.AgentRole
-	30, // 1: bettercompute.agent.v1.JoinRequest.hardware:type_name -> bettercompute.common.v1.HardwareClaims
-	31, // 2: bettercompute.agent.v1.JoinResponse.signature:type_name -> bettercompute.common.v1.Signature
-	29, // 3: bettercompute.agent.v1.JoinResponseBody.role:type_name -> bettercompute.common.v1.AgentRole
-	32, // 4: bettercompute.agent.v1.JoinResponseBody.trust:type_name -> bettercompute.common.v1.TrustBundle
-	33, // 5: bettercompute.agent.v1.JoinResponseBody.server_time:type_name -> google.protobuf.Timestamp
+	31, // 0: bettercompute.agent.v1.JoinRequest.role:type_name -> bettercompute.common.v1.AgentRole
+	32, // 1: bettercompute.agent.v1.JoinRequest.hardware:type_name -> bettercompute.common.v1.HardwareClaims
+	33, // 2: bettercompute.agent.v1.JoinResponse.signature:type_name -> bettercompute.common.v1.Signature
+	31, // 3: bettercompute.agent.v1.JoinResponseBody.role:type_name -> bettercompute.common.v1.AgentRole
+	34, // 4: bettercompute.agent.v1.JoinResponseBody.trust:type_name -> bettercompute.common.v1.TrustBundle
+	35, // 5: bettercompute.agent.v1.JoinResponseBody.server_time:type_name -> google.protobuf.Timestamp
 	3,  // 6: bettercompute.agent.v1.JoinResponseBody.deferral:type_name -> bettercompute.agent.v1.JoinDeferral
-	31, // 7: bettercompute.agent.v1.RenewRequest.proof:type_name -> bettercompute.common.v1.Signature
-	33, // 8: bettercompute.agent.v1.RenewRequest.client_time:type_name -> google.protobuf.Timestamp
+	33, // 7: bettercompute.agent.v1.RenewRequest.proof:type_name -> bettercompute.common.v1.Signature
+	35, // 8: bettercompute.agent.v1.RenewRequest.client_time:type_name -> google.protobuf.Timestamp
 	1,  // 9: bettercompute.agent.v1.RenewResponse.response:type_name -> bettercompute.agent.v1.JoinResponse
 	8,  // 10: bettercompute.agent.v1.AgentFrame.hello:type_name -> bettercompute.agent.v1.Hello
 	10, // 11: bettercompute.agent.v1.AgentFrame.heartbeat:type_name -> bettercompute.agent.v1.Heartbeat
 	13, // 12: bettercompute.agent.v1.AgentFrame.update:type_name -> bettercompute.agent.v1.CommandUpdate
 	19, // 13: bettercompute.agent.v1.AgentFrame.events:type_name -> bettercompute.agent.v1.EventBatch
-	21, // 14: bettercompute.agent.v1.AgentFrame.status:type_name -> bettercompute.agent.v1.StatusReport
-	34, // 15: bettercompute.agent.v1.AgentFrame.inventory:type_name -> bettercompute.agent.v1.InventorySection
-	24, // 16: bettercompute.agent.v1.AgentFrame.secret_request:type_name -> bettercompute.agent.v1.SecretRequest
-	9,  // 17: bettercompute.agent.v1.ServerFrame.welcome:type_name -> bettercompute.agent.v1.Welcome
-	11, // 18: bettercompute.agent.v1.ServerFrame.command:type_name -> bettercompute.agent.v1.Command
-	17, // 19: bettercompute.agent.v1.ServerFrame.cancel:type_name -> bettercompute.agent.v1.Cancel
-	18, // 20: bettercompute.agent.v1.ServerFrame.ack:type_name -> bettercompute.agent.v1.Ack
-	22, // 21: bettercompute.agent.v1.ServerFrame.drain:type_name -> bettercompute.agent.v1.Drain
-	23, // 22: bettercompute.agent.v1.ServerFrame.revoked:type_name -> bettercompute.agent.v1.RevocationNotice
-	25, // 23: bettercompute.agent.v1.ServerFrame.secret:type_name -> bettercompute.agent.v1.SecretResponse
-	29, // 24: bettercompute.agent.v1.Hello.role:type_name -> bettercompute.common.v1.AgentRole
-	30, // 25: bettercompute.agent.v1.Hello.hardware:type_name -> bettercompute.common.v1.HardwareClaims
-	26, // 26: bettercompute.agent.v1.Hello.inventory_sha256:type_name -> bettercompute.agent.v1.Hello.InventorySha256Entry
-	33, // 27: bettercompute.agent.v1.Welcome.server_time:type_name -> google.protobuf.Timestamp
-	35, // 28: bettercompute.agent.v1.Welcome.trust:type_name -> bettercompute.common.v1.SignedTrustBundle
-	18, // 29: bettercompute.agent.v1.Welcome.event_ack:type_name -> bettercompute.agent.v1.Ack
-	27, // 30: bettercompute.agent.v1.Heartbeat.inventory_sha256:type_name -> bettercompute.agent.v1.Heartbeat.InventorySha256Entry
-	31, // 31: bettercompute.agent.v1.Command.signature:type_name -> bettercompute.common.v1.Signature
-	29, // 32: bettercompute.agent.v1.CommandBody.role:type_name -> bettercompute.common.v1.AgentRole
-	33, // 33: bettercompute.agent.v1.CommandBody.issued_at:type_name -> google.protobuf.Timestamp
-	33, // 34: bettercompute.agent.v1.CommandBody.not_after:type_name -> google.protobuf.Timestamp
-	36, // 35: bettercompute.agent.v1.CommandBody.lane:type_name -> bettercompute.common.v1.Lane
-	37, // 36: bettercompute.agent.v1.CommandUpdate.state:type_name -> bettercompute.common.v1.CommandState
-	31, // 37: bettercompute.agent.v1.CommandUpdate.signature:type_name -> bettercompute.common.v1.Signature
-	38, // 38: bettercompute.agent.v1.CommandUpdate.reject_reason:type_name -> bettercompute.common.v1.CommandRejectReason
-	14, // 39: bettercompute.agent.v1.CommandUpdate.progress:type_name -> bettercompute.agent.v1.Progress
-	15, // 40: bettercompute.agent.v1.CommandUpdate.attested:type_name -> bettercompute.agent.v1.AttestedReport
-	33, // 41: bettercompute.agent.v1.CommandUpdate.time:type_name -> google.protobuf.Timestamp
-	31, // 42: bettercompute.agent.v1.AttestedReport.signature:type_name -> bettercompute.common.v1.Signature
-	33, // 43: bettercompute.agent.v1.AttestedReportBody.time:type_name -> google.protobuf.Timestamp
-	20, // 44: bettercompute.agent.v1.EventBatch.events:type_name -> bettercompute.agent.v1.Event
-	33, // 45: bettercompute.agent.v1.Event.time:type_name -> google.protobuf.Timestamp
-	28, // 46: bettercompute.agent.v1.Event.fields:type_name -> bettercompute.agent.v1.Event.FieldsEntry
-	31, // 47: bettercompute.agent.v1.SecretRequest.node_sig:type_name -> bettercompute.common.v1.Signature
-	0,  // 48: bettercompute.agent.v1.AgentGateway.Join:input_type -> bettercompute.agent.v1.JoinRequest
-	4,  // 49: bettercompute.agent.v1.AgentGateway.Renew:input_type -> bettercompute.agent.v1.RenewRequest
-	6,  // 50: bettercompute.agent.v1.AgentGateway.Session:input_type -> bettercompute.agent.v1.AgentFrame
-	1,  // 51: bettercompute.agent.v1.AgentGateway.Join:output_type -> bettercompute.agent.v1.JoinResponse
-	5,  // 52: bettercompute.agent.v1.AgentGateway.Renew:output_type -> bettercompute.agent.v1.RenewResponse
-	7,  // 53: bettercompute.agent.v1.AgentGateway.Session:output_type -> bettercompute.agent.v1.ServerFrame
-	51, // [51:54] is the sub-list for method output_type
-	48, // [48:51] is the sub-list for method input_type
-	48, // [48:48] is the sub-list for extension type_name
-	48, // [48:48] is the sub-list for extension extendee
-	0,  // [0:48] is the sub-list for field type_name
+	23, // 14: bettercompute.agent.v1.AgentFrame.status:type_name -> bettercompute.agent.v1.StatusReport
+	36, // 15: bettercompute.agent.v1.AgentFrame.inventory:type_name -> bettercompute.agent.v1.InventorySection
+	26, // 16: bettercompute.agent.v1.AgentFrame.secret_request:type_name -> bettercompute.agent.v1.SecretRequest
+	21, // 17: bettercompute.agent.v1.AgentFrame.log:type_name -> bettercompute.agent.v1.LogBatch
+	9,  // 18: bettercompute.agent.v1.ServerFrame.welcome:type_name -> bettercompute.agent.v1.Welcome
+	11, // 19: bettercompute.agent.v1.ServerFrame.command:type_name -> bettercompute.agent.v1.Command
+	17, // 20: bettercompute.agent.v1.ServerFrame.cancel:type_name -> bettercompute.agent.v1.Cancel
+	18, // 21: bettercompute.agent.v1.ServerFrame.ack:type_name -> bettercompute.agent.v1.Ack
+	24, // 22: bettercompute.agent.v1.ServerFrame.drain:type_name -> bettercompute.agent.v1.Drain
+	25, // 23: bettercompute.agent.v1.ServerFrame.revoked:type_name -> bettercompute.agent.v1.RevocationNotice
+	27, // 24: bettercompute.agent.v1.ServerFrame.secret:type_name -> bettercompute.agent.v1.SecretResponse
+	31, // 25: bettercompute.agent.v1.Hello.role:type_name -> bettercompute.common.v1.AgentRole
+	32, // 26: bettercompute.agent.v1.Hello.hardware:type_name -> bettercompute.common.v1.HardwareClaims
+	28, // 27: bettercompute.agent.v1.Hello.inventory_sha256:type_name -> bettercompute.agent.v1.Hello.InventorySha256Entry
+	35, // 28: bettercompute.agent.v1.Welcome.server_time:type_name -> google.protobuf.Timestamp
+	37, // 29: bettercompute.agent.v1.Welcome.trust:type_name -> bettercompute.common.v1.SignedTrustBundle
+	18, // 30: bettercompute.agent.v1.Welcome.event_ack:type_name -> bettercompute.agent.v1.Ack
+	29, // 31: bettercompute.agent.v1.Heartbeat.inventory_sha256:type_name -> bettercompute.agent.v1.Heartbeat.InventorySha256Entry
+	33, // 32: bettercompute.agent.v1.Command.signature:type_name -> bettercompute.common.v1.Signature
+	31, // 33: bettercompute.agent.v1.CommandBody.role:type_name -> bettercompute.common.v1.AgentRole
+	35, // 34: bettercompute.agent.v1.CommandBody.issued_at:type_name -> google.protobuf.Timestamp
+	35, // 35: bettercompute.agent.v1.CommandBody.not_after:type_name -> google.protobuf.Timestamp
+	38, // 36: bettercompute.agent.v1.CommandBody.lane:type_name -> bettercompute.common.v1.Lane
+	39, // 37: bettercompute.agent.v1.CommandUpdate.state:type_name -> bettercompute.common.v1.CommandState
+	33, // 38: bettercompute.agent.v1.CommandUpdate.signature:type_name -> bettercompute.common.v1.Signature
+	40, // 39: bettercompute.agent.v1.CommandUpdate.reject_reason:type_name -> bettercompute.common.v1.CommandRejectReason
+	14, // 40: bettercompute.agent.v1.CommandUpdate.progress:type_name -> bettercompute.agent.v1.Progress
+	15, // 41: bettercompute.agent.v1.CommandUpdate.attested:type_name -> bettercompute.agent.v1.AttestedReport
+	35, // 42: bettercompute.agent.v1.CommandUpdate.time:type_name -> google.protobuf.Timestamp
+	33, // 43: bettercompute.agent.v1.AttestedReport.signature:type_name -> bettercompute.common.v1.Signature
+	35, // 44: bettercompute.agent.v1.AttestedReportBody.time:type_name -> google.protobuf.Timestamp
+	20, // 45: bettercompute.agent.v1.EventBatch.events:type_name -> bettercompute.agent.v1.Event
+	35, // 46: bettercompute.agent.v1.Event.time:type_name -> google.protobuf.Timestamp
+	30, // 47: bettercompute.agent.v1.Event.fields:type_name -> bettercompute.agent.v1.Event.FieldsEntry
+	22, // 48: bettercompute.agent.v1.LogBatch.lines:type_name -> bettercompute.agent.v1.LogLine
+	35, // 49: bettercompute.agent.v1.LogLine.time:type_name -> google.protobuf.Timestamp
+	33, // 50: bettercompute.agent.v1.SecretRequest.node_sig:type_name -> bettercompute.common.v1.Signature
+	0,  // 51: bettercompute.agent.v1.AgentGateway.Join:input_type -> bettercompute.agent.v1.JoinRequest
+	4,  // 52: bettercompute.agent.v1.AgentGateway.Renew:input_type -> bettercompute.agent.v1.RenewRequest
+	6,  // 53: bettercompute.agent.v1.AgentGateway.Session:input_type -> bettercompute.agent.v1.AgentFrame
+	1,  // 54: bettercompute.agent.v1.AgentGateway.Join:output_type -> bettercompute.agent.v1.JoinResponse
+	5,  // 55: bettercompute.agent.v1.AgentGateway.Renew:output_type -> bettercompute.agent.v1.RenewResponse
+	7,  // 56: bettercompute.agent.v1.AgentGateway.Session:output_type -> bettercompute.agent.v1.ServerFrame
+	54, // [54:57] is the sub-list for method output_type
+	51, // [51:54] is the sub-list for method input_type
+	51, // [51:51] is the sub-list for extension type_name
+	51, // [51:51] is the sub-list for extension extendee
+	0,  // [0:51] is the sub-list for field type_name
 }
 
 func init() { file_bettercompute_agent_v1_session_proto_init() }
@@ -2515,6 +2650,7 @@ func file_bettercompute_agent_v1_session_proto_init() {
 		(*AgentFrame_Status)(nil),
 		(*AgentFrame_Inventory)(nil),
 		(*AgentFrame_SecretRequest)(nil),
+		(*AgentFrame_Log)(nil),
 	}
 	file_bettercompute_agent_v1_session_proto_msgTypes[7].OneofWrappers = []any{
 		(*ServerFrame_Welcome)(nil),
@@ -2531,7 +2667,7 @@ func file_bettercompute_agent_v1_session_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_bettercompute_agent_v1_session_proto_rawDesc), len(file_bettercompute_agent_v1_session_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   29,
+			NumMessages:   31,
 			NumExtensions: 0,
 			NumServices:   1,
 		},
