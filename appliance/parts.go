@@ -17,6 +17,7 @@ import (
 	"firstlight/appliance/internal/executor"
 	"firstlight/appliance/internal/fleet"
 	"firstlight/appliance/internal/images"
+	"firstlight/appliance/internal/machinelog"
 	"firstlight/appliance/internal/pki"
 	"firstlight/appliance/internal/planner"
 	"firstlight/appliance/internal/store"
@@ -48,6 +49,7 @@ type parts struct {
 	store    *store.Etcd
 	keys     *pki.Authority
 	fleet    *fleet.Repo
+	logs     *machinelog.Logs
 	images   *images.Library
 	listener net.Listener
 	siteNode ident.NodeID
@@ -60,6 +62,7 @@ type parts struct {
 	web *webServer
 	box *vault.Vault
 	people
+	lastHealth lastHealth
 	// site is nil where the configuration switches boot off.
 	site *site.Agent
 }
@@ -86,6 +89,9 @@ func (p *parts) close() error {
 	}
 	if p.listener != nil {
 		errs = append(errs, ignoreClosed(p.listener.Close()))
+	}
+	if p.logs != nil {
+		errs = append(errs, p.logs.Close())
 	}
 	if p.store != nil {
 		errs = append(errs, p.store.Close())
@@ -120,6 +126,9 @@ func (p *parts) openData(ctx context.Context) (err error) {
 	}
 	s := p.box.Sealed(kept, secretsPrefix)
 	p.kept, p.fleet = s, fleet.NewRepo(s)
+	if err := p.openLogs(); err != nil {
+		return err
+	}
 	p.images, err = images.New(s, p.blobDir(), p.keys.Images(), p.cfg.Now)
 	return err
 }
@@ -165,7 +174,7 @@ func (p *parts) openGateway(ctx context.Context) (err error) {
 	}
 	p.gateway, err = gatewayserver.New(gatewayserver.Config{
 		Certificate: p.keys.Serving(), NodeCAs: p.keys.NodeCAs, TrustDomain: f.TrustDomain,
-		Services: p.metrics.Services(p.control), Control: p.metrics.Sessions(p.control), Now: p.cfg.Now, Log: p.log("gateway"),
+		Services: p.metrics.Services(p.control), Control: p.metrics.Sessions(p.control), Logs: p.logged, Now: p.cfg.Now, Log: p.log("gateway"),
 	})
 	if err != nil {
 		return err
@@ -268,8 +277,8 @@ func (p *parts) dialAddr() string {
 func (p *parts) openAPI(context.Context) (err error) {
 	p.api = api.NewServer(api.ServerConfig{Fleet: p.fleet, Roster: p.roster, Images: p.images, Workflows: p.executor, Store: p.kept,
 		Accounts: p.accounts, MintJoin: p.mintJoin, Forget: p.forget, Owner: uint32(os.Getuid()), Version: p.cfg.Version,
-		Metrics: p.metrics.Handler(p.log("telemetry")),
-		Now:     p.cfg.Now, Log: p.log("api")})
+		Metrics: p.metrics.Handler(p.log("telemetry")), Logs: p.logs, Health: p.health,
+		Now: p.cfg.Now, Log: p.log("api")})
 	p.socket, err = api.Listen(p.cfg.File.Socket)
 	return err
 }

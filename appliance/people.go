@@ -31,9 +31,12 @@ func (p *parts) openPeople(context.Context) (err error) {
 	return err
 }
 
-// forget ends the sessions of a machine that is not known any more; Admit keeps it from coming back.
+// forget ends the sessions of a machine that is not known any more, and removes its log; Admit keeps it from coming back.
 func (p *parts) forget(node string) {
 	p.gateway.Revoke(ident.NodeID(node), commonv1.AgentRole_AGENT_ROLE_UNSPECIFIED, "the machine was removed")
+	if err := p.logs.Remove(node); err != nil {
+		p.log("control").Warn("remove a machine's log", "node", node, "err", err)
+	}
 }
 
 // mintJoin makes a one-time token for the site's agent in a process of its own, with what that needs to reach and to trust the gateway.

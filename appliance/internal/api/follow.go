@@ -142,14 +142,22 @@ func (s *Server) log(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return fault.New(fault.Unavailable, "follow log", r.PathValue("name"), err, "wait for others to end and try again")
 	}
+	speech, err := s.followSaid(ctx, "follow log", r.PathValue("name"))
+	if err != nil {
+		return err
+	}
 	lines, err := s.logLines(r)
 	if err != nil {
 		return err
 	}
 	out := newSSE(w)
-	var last uint64
+	var last, lastSaid uint64
 	for _, line := range lines {
-		last = line.Seq
+		if line.Kind == KindSaid {
+			lastSaid = line.Seq
+		} else {
+			last = line.Seq
+		}
 		if out.send(int64(line.Seq), "line", line) != nil {
 			return nil
 		}
@@ -157,14 +165,29 @@ func (s *Server) log(w http.ResponseWriter, r *http.Request) error {
 	if out.rc.Flush() != nil {
 		return nil
 	}
-	for c := range changes {
-		if c.Kind != roster.Event || !said(c.Event) || c.Event.Seq <= last {
-			continue
+	for {
+		var line LogLine
+		select {
+		case c, ok := <-changes:
+			if !ok {
+				return nil
+			}
+			if c.Kind != roster.Event || !said(c.Event) || c.Event.Seq <= last {
+				continue
+			}
+			line = lineOf(c.Event)
+			last = line.Seq
+		case l, ok := <-speech:
+			if !ok {
+				return nil
+			}
+			if l.Seq <= lastSaid {
+				continue
+			}
+			line = saidLine(l)
 		}
-		last = c.Event.Seq
-		if out.send(int64(last), "line", lineOf(c.Event)) != nil {
+		if out.send(int64(line.Seq), "line", line) != nil {
 			return nil
 		}
 	}
-	return nil
 }

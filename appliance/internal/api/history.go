@@ -128,7 +128,8 @@ func (s *Server) logLines(r *http.Request) ([]LogLine, error) {
 	if err != nil {
 		return nil, err
 	}
-	if _, err := s.show(r.Context(), op, name); err != nil {
+	m, err := s.show(r.Context(), op, name)
+	if err != nil {
 		return nil, err
 	}
 	events, err := s.cfg.Fleet.Events(r.Context(), name, 0)
@@ -140,6 +141,9 @@ func (s *Server) logLines(r *http.Request) ([]LogLine, error) {
 		if said(&events[i]) {
 			out = append(out, lineOf(&events[i]))
 		}
+	}
+	if out, err = s.withSaid(op, name, m.NodeID, out, limit); err != nil {
+		return nil, err
 	}
 	return out[max(0, len(out)-limit):], nil
 }

@@ -93,6 +93,8 @@ type ServerConfig struct {
 	Accounts Accounts
 	// Health runs the doctor's checks; it may be nil.
 	Health func(ctx context.Context) (Health, error)
+	// Logs keeps what machines' own agents say; it may be nil.
+	Logs Logs
 	// MintJoin makes a one-time token with which a site agent joins; it may be nil.
 	MintJoin func(ctx context.Context, life time.Duration) (JoinToken, error)
 	// Forget ends the sessions of a machine that was removed; it may be nil.

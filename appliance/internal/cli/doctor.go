@@ -4,9 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"runtime/debug"
 	"strings"
-	"time"
 
 	"firstlight/appliance/internal/config"
 	"firstlight/appliance/internal/doctor"
@@ -24,7 +22,7 @@ func (d *doctorCommand) Run(c *call) error {
 	if err != nil {
 		return fault.New(fault.Invalid, op, d.Config, err, "correct the configuration; the appliance's README lists the keys")
 	}
-	checks := doctor.Run(c.ctx, doctor.Config{File: file, Built: built()})
+	checks := doctor.Run(c.ctx, doctor.Config{File: file, Built: doctor.Built()})
 	if err := c.print(checks, func(w io.Writer) { printChecks(w, checks) }); err != nil {
 		return err
 	}
@@ -56,19 +54,4 @@ func printChecks(w io.Writer, checks []doctor.Check) {
 			fmt.Fprintf(w, "        why:  %s\n        next: %s\n", k.Why, k.Next)
 		}
 	}
-}
-
-// built is when the source of this program was committed, zero where the Go tool did not write it.
-func built() time.Time {
-	info, ok := debug.ReadBuildInfo()
-	if !ok {
-		return time.Time{}
-	}
-	for _, s := range info.Settings {
-		if s.Key == "vcs.time" {
-			t, _ := time.Parse(time.RFC3339, s.Value)
-			return t
-		}
-	}
-	return time.Time{}
 }

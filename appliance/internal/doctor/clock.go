@@ -2,6 +2,7 @@ package doctor
 
 import (
 	"fmt"
+	"runtime/debug"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -52,4 +53,19 @@ func (c Config) clockChecks() []Check {
 		out = append(out, well(kept, "at most "+maxError.String()+" off, says the kernel"))
 	}
 	return out
+}
+
+// Built is when the source of this program was committed, zero where the Go tool did not write it.
+func Built() time.Time {
+	info, ok := debug.ReadBuildInfo()
+	if !ok {
+		return time.Time{}
+	}
+	for _, s := range info.Settings {
+		if s.Key == "vcs.time" {
+			t, _ := time.Parse(time.RFC3339, s.Value)
+			return t
+		}
+	}
+	return time.Time{}
 }

@@ -43,6 +43,8 @@ type Config struct {
 	File *config.Config
 	// Built is when this program's source was committed, zero where nobody knows: no right clock is before it.
 	Built time.Time
+	// Process is the appliance that runs, where the caller knows it; 0 looks for the one that holds the data directory.
+	Process int
 	// Space looks at the running store; nil where that is another process's.
 	Space func() store.Space
 	// Clock, Disk and Network are the host's where they are nil.
@@ -68,7 +70,10 @@ func Run(ctx context.Context, cfg Config) []Check {
 		cfg.Listen = listenFor
 	}
 	var out []Check
-	holder := serving(cfg.File.DataDir, procRoot)
+	holder := cfg.Process
+	if holder == 0 {
+		holder = serving(cfg.File.DataDir, procRoot)
+	}
 	out = append(out, cfg.networkChecks()...)
 	out = append(out, cfg.portChecks(ctx, holder)...)
 	out = append(out, cfg.otherServers(ctx))
