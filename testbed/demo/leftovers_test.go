@@ -4,12 +4,16 @@ import (
 	"bufio"
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"io"
+	"io/fs"
+	"net/http"
 	"os"
 	"os/exec"
 	"os/signal"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"syscall"
 	"testing"
@@ -136,6 +140,49 @@ func (r *running) signal(sig os.Signal) {
 	}
 }
 
+// servesPage asks for the page at the address that was said, as a browser of this machine.
+func (r *running) servesPage() {
+	r.t.Helper()
+	said := address.FindStringSubmatch(strings.Join(r.said, "\n"))
+	if said == nil {
+		r.t.Fatalf("no address in\n%s", strings.Join(r.said, "\n"))
+	}
+	c := &http.Client{Timeout: askLimit, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
+	resp, err := c.Get(said[1])
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	if resp.StatusCode != http.StatusSeeOther || resp.Header.Get("Location") != "/setup" {
+		r.t.Errorf("the page answers %s and %q, want it to send the first one who comes to /setup", resp.Status, resp.Header.Get("Location"))
+	}
+}
+
+var address = regexp.MustCompile(`Page +(http://127\.0\.0\.1:[0-9]+/)`)
+
+// holdsNo looks for a secret in every file of the demo.
+func (p place) holdsNo(t *testing.T, secret string) {
+	t.Helper()
+	files := 0
+	err := filepath.WalkDir(filepath.Join(p.bin, "demo"), func(path string, d fs.DirEntry, err error) error {
+		if err != nil || !d.Type().IsRegular() || strings.HasSuffix(path, ".raw") {
+			return err
+		}
+		b, err := os.ReadFile(path)
+		if errors.Is(err, fs.ErrNotExist) {
+			return nil
+		}
+		files++
+		if bytes.Contains(b, []byte(secret)) {
+			t.Errorf("%s holds the one-time code", path)
+		}
+		return err
+	})
+	if err != nil && !errors.Is(err, fs.ErrNotExist) || files < 10 {
+		t.Errorf("looked at %d files: %v", files, err)
+	}
+}
+
 // ends waits for the demo's end and gives everything that it said, and its exit code.
 func (r *running) ends() (said string, code int) {
 	for l := range r.lines {
@@ -234,6 +281,8 @@ func TestNothingIsLeftBehind(t *testing.T) {
 		{"Ctrl-C, twice", func(p place, r *running) {
 			r.says("one-time code")
 			p.guestRuns(r.t)
+			r.servesPage()
+			p.holdsNo(r.t, setupCode.FindStringSubmatch(r.said[len(r.said)-1])[1])
 			if n := len(p.left(r.t, r.cmd.Process.Pid, nil)); n < 5 {
 				r.t.Fatalf("%d things while the demo runs: this test looks at the wrong ones", n)
 			}
