@@ -32,7 +32,7 @@ func (c *Control) contest(ctx context.Context, run *fleet.Run, ramdiskKey, cause
 			continue
 		}
 		if _, err := c.cfg.Fleet.Update(ctx, run.Machine, func(r *fleet.Record) error { r.Revoke(key); return nil }); err != nil {
-			c.cfg.Log.Error("revoke key", "machine", run.Machine, "err", err)
+			c.cfg.Log.Error("revoke key", "machine", run.Machine, "workflow", run.ID, "err", err)
 		}
 		c.cfg.Gateway.Revoke(ident.NodeID(run.NodeID), role, cause)
 	}

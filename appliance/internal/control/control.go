@@ -166,8 +166,17 @@ func (c *Control) post(ctx context.Context, workflow string, f executor.Fact) er
 func (c *Control) emit(ctx context.Context, e fleet.Event) {
 	e.Time, e.Source = fleet.At(c.cfg.Now()), "control"
 	if err := c.cfg.Fleet.Emit(ctx, e); err != nil {
-		c.cfg.Log.Warn("store event", "kind", e.Kind, "err", err)
+		c.cfg.Log.Warn("store event", "kind", e.Kind, "machine", e.Machine, "workflow", e.Workflow, "err", err)
 	}
+}
+
+// about is what a log line says of the agent that it is about: its node and, where it is a machine's, the machine and its workflow.
+func (c *Control) about(ctx context.Context, node string) *slog.Logger {
+	m, err := c.cfg.Fleet.ByNode(ctx, node)
+	if err != nil {
+		return c.cfg.Log.With("node", node)
+	}
+	return c.cfg.Log.With("node", node, "machine", m.Name, "workflow", m.Workflow)
 }
 
 // alarm puts an alarm on a machine's record, and into the events.

@@ -61,11 +61,11 @@ func (c *Control) Inventory(ctx context.Context, p gatewayserver.Peer, s *agentv
 	node := string(p.Identity.Node)
 	sum := sha256.Sum256(s.Encoding)
 	if string(sum[:]) != string(s.Sha256) {
-		c.cfg.Log.Warn("inventory section does not have its digest", "node", node, "section", fleet.Clip(s.Name))
+		c.about(ctx, node).Warn("inventory section does not have its digest", "section", fleet.Clip(s.Name))
 		return nil
 	}
 	if err := learn(new(fleet.Hardware), s.Name, s.Encoding); err != nil {
-		c.cfg.Log.Warn("inventory", "node", node, "err", err)
+		c.about(ctx, node).Warn("inventory", "err", err)
 		return nil
 	}
 	if err := c.sections.put(sum, s.Encoding); err != nil {

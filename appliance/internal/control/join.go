@@ -138,12 +138,12 @@ func (c *Control) refuse(ctx context.Context, a *attempt, err error) error {
 	c.emit(ctx, e)
 	if d.alarm {
 		if err := c.alarm(ctx, d.machine, d.workflow, d.cause); err != nil {
-			c.cfg.Log.Error("raise alarm", "machine", d.machine, "err", err)
+			c.cfg.Log.Error("raise alarm", "machine", d.machine, "workflow", d.workflow, "err", err)
 		}
 	}
 	if d.step != "" {
 		if err := c.post(ctx, d.workflow, executor.Refused{Step: d.step, Cause: d.cause, Next: d.next, Contest: d.contest}); err != nil {
-			c.cfg.Log.Error("post refusal", "workflow", d.workflow, "err", err)
+			c.cfg.Log.Error("post refusal", "machine", d.machine, "workflow", d.workflow, "err", err)
 		}
 	}
 	return answer

@@ -170,7 +170,7 @@ func (c *Control) distrust(ctx context.Context, s *fleet.NodeSecret, run *fleet.
 		return nil
 	})
 	if err != nil {
-		c.cfg.Log.Error("revoke key", "machine", s.Machine, "err", err)
+		c.cfg.Log.Error("revoke key", "machine", s.Machine, "workflow", s.Workflow, "err", err)
 	}
 	c.cfg.Gateway.Revoke(ident.NodeID(s.NodeID), commonv1.AgentRole_AGENT_ROLE_NODE, d.cause)
 	return d

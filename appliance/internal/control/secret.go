@@ -33,7 +33,7 @@ const maxSecretText = 256
 func (c *Control) Secret(ctx context.Context, p gatewayserver.Peer, req *agentv1.SecretRequest) *agentv1.SecretResponse {
 	jwe, word, err := c.secret(ctx, p, req)
 	if word != "" {
-		c.cfg.Log.Warn("secret refused", "node", string(p.Identity.Node), "ref", fleet.Clip(req.GetRef()), "answer", word, "err", err)
+		c.about(ctx, string(p.Identity.Node)).Warn("secret refused", "ref", fleet.Clip(req.GetRef()), "answer", word, "err", err)
 		return &agentv1.SecretResponse{RequestId: req.GetRequestId(), Error: word}
 	}
 	return &agentv1.SecretResponse{RequestId: req.GetRequestId(), Jwe: jwe}

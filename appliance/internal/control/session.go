@@ -88,7 +88,7 @@ func unknownOr(err error, what string) error {
 func (c *Control) Connected(ctx context.Context, p gatewayserver.Peer, _ *agentv1.Hello) {
 	defer c.cfg.Workflows.Available(p.Identity.Node, p.Role)
 	if err := c.connected(ctx, p); err != nil {
-		c.cfg.Log.Warn("note a session", "node", string(p.Identity.Node), "err", err)
+		c.about(ctx, string(p.Identity.Node)).Warn("note a session", "err", err)
 	}
 	if p.Role == roleSite && p.Identity.Node == c.cfg.SiteNode {
 		if err := c.sendPolicy(ctx, true); err != nil {
@@ -157,7 +157,7 @@ func (c *Control) Disconnected(ctx context.Context, p gatewayserver.Peer, why er
 			err = c.post(ctx, m.Workflow, executor.SessionDown{Role: ident.RoleWord(p.Role), Epoch: p.Epoch, Why: text, At: c.cfg.Now()})
 		}
 		if err != nil {
-			c.cfg.Log.Warn("note the end of a session", "node", string(p.Identity.Node), "err", err)
+			c.about(ctx, string(p.Identity.Node)).Warn("note the end of a session", "err", err)
 		}
 	}
 	c.emit(ctx, e)

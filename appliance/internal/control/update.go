@@ -68,7 +68,7 @@ func (c *Control) report(p gatewayserver.Peer, u *agentv1.CommandUpdate) (*agent
 func (c *Control) disbelieve(ctx context.Context, p gatewayserver.Peer, command string, cause error) error {
 	node := string(p.Identity.Node)
 	text := fmt.Sprintf("an update on command %s by %s is not believed: %v", fleet.Clip(command), node, cause)
-	c.cfg.Log.Warn("update not believed", "node", node, "command", fleet.Clip(command), "err", cause)
+	c.about(ctx, node).Warn("update not believed", "command", fleet.Clip(command), "err", cause)
 	e := fleet.Event{NodeID: node, Kind: "update.disbelieved", Message: text}
 	if m, err := c.cfg.Fleet.ByNode(ctx, node); err == nil {
 		e.Machine, e.Workflow = m.Name, m.Workflow

@@ -203,7 +203,7 @@ func (w *worker) stopCommands() {
 		}
 		if err != nil {
 			w.again[c.ID] = now.Add(resendAfter)
-			w.e.cfg.Log.Debug("cancel command", "kind", c.Kind, "command", c.ID, "err", err)
+			w.e.cfg.Log.Debug("cancel command", "machine", w.run.Machine, "workflow", w.id, "kind", c.Kind, "command", c.ID, "err", err)
 			continue
 		}
 		w.told[c.ID] = true

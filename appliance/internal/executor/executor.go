@@ -240,7 +240,7 @@ func (e *Executor) prune(ctx context.Context, machine string) {
 	runs = slices.DeleteFunc(runs, func(r fleet.Run) bool { return r.Machine != machine || !r.Closed })
 	for i := range max(0, len(runs)-keepRuns) {
 		if err := e.cfg.Fleet.DeleteRun(ctx, &runs[i]); err != nil {
-			e.cfg.Log.Warn("drop old workflow", "workflow", runs[i].ID, "err", err)
+			e.cfg.Log.Warn("drop old workflow", "machine", runs[i].Machine, "workflow", runs[i].ID, "err", err)
 		}
 	}
 }
@@ -359,7 +359,7 @@ func (e *Executor) emit(ctx context.Context, run *fleet.Run, kind string, fields
 	err := e.cfg.Fleet.Emit(ctx, fleet.Event{Time: fleet.At(e.cfg.Now()), Machine: run.Machine, NodeID: run.NodeID, Workflow: run.ID,
 		Source: "control", Kind: kind, Fields: fields, Message: message})
 	if err != nil {
-		e.cfg.Log.Warn("store event", "kind", kind, "workflow", run.ID, "err", err)
+		e.cfg.Log.Warn("store event", "kind", kind, "machine", run.Machine, "workflow", run.ID, "err", err)
 	}
 }
 

@@ -297,7 +297,7 @@ func (w *worker) act(ctx context.Context) time.Duration {
 		return storeRetry
 	}
 	if err := w.endLease(ctx); err != nil {
-		w.e.cfg.Log.Warn("cancel boot lease", "workflow", w.id, "err", err)
+		w.e.cfg.Log.Warn("cancel boot lease", "machine", w.run.Machine, "workflow", w.id, "err", err)
 		return storeRetry
 	}
 	w.send(ctx)
@@ -356,13 +356,13 @@ func (w *worker) send(ctx context.Context) {
 		if forbidden, err := w.forbidden(ctx, c); forbidden || err != nil {
 			if err != nil {
 				w.again[c.ID] = now.Add(storeRetry)
-				w.e.cfg.Log.Warn("look whether the machine is protected", "machine", w.run.Machine, "err", err)
+				w.e.cfg.Log.Warn("look whether the machine is protected", "machine", w.run.Machine, "workflow", w.id, "err", err)
 			}
 			return
 		}
 		if err := w.handOver(c); err != nil {
 			w.again[c.ID] = now.Add(resendAfter)
-			w.e.cfg.Log.Debug("send command", "kind", c.Kind, "command", c.ID, "err", err)
+			w.e.cfg.Log.Debug("send command", "machine", w.run.Machine, "workflow", w.id, "kind", c.Kind, "command", c.ID, "err", err)
 			continue
 		}
 		delete(w.again, c.ID)
@@ -413,7 +413,7 @@ func (w *worker) mark(ctx context.Context, id string) {
 		}
 	}
 	if err != nil {
-		w.e.cfg.Log.Warn("note that a command was sent", "command", id, "err", err)
+		w.e.cfg.Log.Warn("note that a command was sent", "machine", w.run.Machine, "workflow", w.id, "command", id, "err", err)
 	}
 }
 
