@@ -104,7 +104,7 @@ func (p picture) over(s seen) []line {
 		case "done":
 			l.text = doneWords(stage, s.rec)
 		case "skipped":
-			l.mark, l.text, l.took = markSkipped, "Skipped "+stage+": "+plain(step.Why), 0
+			l.mark, l.text, l.took = markSkipped, "Skipped "+stage+": "+plain(strings.TrimPrefix(step.Why, "skipped: ")), 0
 		default:
 			l.mark, l.text = markFailed, plain(s.rec.Row.Line)
 			if f := s.rec.Failure; f != nil {

@@ -87,7 +87,7 @@ func last(who string) past {
 func TestRender(t *testing.T) {
 	t.Parallel()
 	left := int64(40)
-	skips := map[string]string{"diag": "no GPU: nothing was tested"}
+	skips := map[string]string{"diag": "skipped: no GPU"}
 	for name, p := range map[string]picture{
 		"nothing-yet": {now: at(20), machines: []seen{{who: first, goal: true}, {who: unknown, unknown: true}}},
 		"progress": {now: at(58), past: last(first), machines: []seen{
