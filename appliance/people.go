@@ -27,6 +27,7 @@ type people struct {
 
 func (p *parts) openPeople(context.Context) (err error) {
 	p.roster = roster.New(roster.Config{Source: p.fleet, Now: p.cfg.Now, Log: p.log("roster")})
+	p.metrics.Machines(p.machineCounts)
 	p.accounts, err = auth.New(auth.Config{Store: p.kept, Now: p.cfg.Now, Log: p.log("auth")})
 	return err
 }

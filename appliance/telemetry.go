@@ -4,6 +4,7 @@ import (
 	"context"
 	"time"
 
+	"firstlight/appliance/internal/roster"
 	"firstlight/appliance/internal/telemetry"
 )
 
@@ -21,6 +22,15 @@ func (p *parts) openTelemetry(ctx context.Context) (err error) {
 		p.traces, err = telemetry.NewTraces(ctx, telemetry.TraceConfig{Endpoint: to, Site: p.cfg.File.SiteID, Version: p.cfg.Version, Log: p.log("telemetry")})
 	}
 	return err
+}
+
+// machineCounts is how many machines there are in each state, and how many need a person.
+func (p *parts) machineCounts() (map[string]int, int) {
+	page, err := p.roster.Page(roster.Query{Limit: 1}, 0)
+	if err != nil {
+		p.log("telemetry").Warn("count machines", "err", err)
+	}
+	return page.Counts, page.Counts[roster.Need]
 }
 
 // follow counts and traces what the workflows do until ctx ends. What it returns waits for that and sends what is left.

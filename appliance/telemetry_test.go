@@ -26,7 +26,7 @@ func TestMetricsOnTheSocket(t *testing.T) {
 		t.Fatalf("got %s, %v", resp.Status, err)
 	}
 	for _, want := range []string{"\ngo_goroutines ", "\nprocess_resident_memory_bytes ", "\nfirstlight_store_size_bytes ",
-		`firstlight_store_writes_total{operation="put",outcome="durable"} `, `firstlight_workflows_open{state="running"} 0`} {
+		`firstlight_store_writes_total{operation="put",outcome="durable"} `, `firstlight_workflows_open{state="running"} 0`, `firstlight_machines{state="active"} 0`, "\nfirstlight_machines_need_person 0"} {
 		if !strings.Contains(string(b), want) {
 			t.Errorf("the metrics lack %q", strings.TrimSpace(want))
 		}

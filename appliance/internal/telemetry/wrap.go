@@ -11,6 +11,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"firstlight/appliance/internal/fleet"
 	"firstlight/appliance/internal/store"
 	"firstlight/gateway-client/gatewayserver"
 	"firstlight/gateway-client/ident"
@@ -155,4 +156,36 @@ func (s meter) TFTP(result string, bytes int64) {
 func (s meter) HTTP(file string, status int, bytes int64) {
 	s.m.http.WithLabelValues(file, strconv.Itoa(status)).Inc()
 	s.m.httpBytes.WithLabelValues(file).Add(float64(max(0, bytes)))
+}
+
+// Machines shows how many machines there are in each state, as counts says at each scrape, and how many need a person. It is called
+// once at most.
+func (m *Metrics) Machines(counts func() (states map[string]int, need int)) {
+	m.registry.MustRegister(machines{counts})
+}
+
+var (
+	machinesDesc = prometheus.NewDesc(namespace+"_machines", "Machines that the site knows.", []string{"state"}, nil)
+	needDesc     = prometheus.NewDesc(namespace+"_machines_need_person", "Machines that wait for a person.", nil, nil)
+)
+
+// machineStates are shown with zero, too: a series that comes and goes is hard to watch.
+var machineStates = []fleet.MachineState{fleet.MachineNew, fleet.MachineProvisioning, fleet.MachinePaused, fleet.MachineActive, fleet.MachineFailed,
+	fleet.MachineCancelling, fleet.MachineCancelled, fleet.MachineAdopted, fleet.MachineDiscovered}
+
+// machines asks the fleet only when somebody scrapes.
+type machines struct {
+	counts func() (map[string]int, int)
+}
+
+// Describe implements prometheus.Collector.
+func (machines) Describe(out chan<- *prometheus.Desc) { out <- machinesDesc; out <- needDesc }
+
+// Collect implements prometheus.Collector.
+func (c machines) Collect(out chan<- prometheus.Metric) {
+	states, need := c.counts()
+	for _, s := range machineStates {
+		out <- prometheus.MustNewConstMetric(machinesDesc, prometheus.GaugeValue, float64(states[string(s)]), string(s))
+	}
+	out <- prometheus.MustNewConstMetric(needDesc, prometheus.GaugeValue, float64(need))
 }

@@ -142,11 +142,22 @@ func TestSiteIsCounted(t *testing.T) {
 	})
 }
 
+func TestMachinesAreShown(t *testing.T) {
+	t.Parallel()
+	m := NewMetrics("test")
+	m.Machines(func() (map[string]int, int) { return map[string]int{"active": 7, "all": 9, "need": 2}, 2 })
+	expect(t, m, map[string]float64{`firstlight_machines{state="active"}`: 7, `firstlight_machines{state="failed"}`: 0, "firstlight_machines_need_person": 2})
+	if _, ok := scrape(t, m)[`firstlight_machines{state="all"}`]; ok {
+		t.Error("got a sum among the states")
+	}
+}
+
 // touched is every metric with a value: one without is not in a scrape.
 func touched(t *testing.T) *Metrics {
 	t.Helper()
 	m := NewMetrics("test")
 	m.Space(func() store.Space { return store.Space{} })
+	m.Machines(func() (map[string]int, int) { return map[string]int{"active": 7, "all": 9}, 2 })
 	m.Site().DHCP("offered")
 	m.Site().TFTP("served", 1)
 	m.Site().HTTP("image", 200, 1)
