@@ -16,13 +16,14 @@ import (
 	"firstlight/appliance/internal/fleet"
 )
 
-// gather watches until it has seen n changes that are no beats.
-func gather(t *testing.T, c *Client, from WatchFrom, n int, begun func()) []Change {
+// gather watches until each of the kinds has been seen, in any order and with others between, and returns the first of each. What
+// happened before the watch may still come after its begin.
+func gather(t *testing.T, c *Client, from WatchFrom, begun func(), kinds ...func(Change) bool) []Change {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
 	enough := errors.New("enough")
-	var out []Change
+	out, seen := make([]Change, len(kinds)), make([]bool, len(kinds))
 	err := c.Watch(ctx, from, func(x Change) error {
 		if x.Kind == ChangeBeat {
 			if begun != nil {
@@ -31,16 +32,23 @@ func gather(t *testing.T, c *Client, from WatchFrom, n int, begun func()) []Chan
 			}
 			return nil
 		}
-		if out = append(out, x); len(out) == n {
+		for i, is := range kinds {
+			if !seen[i] && is(x) {
+				out[i], seen[i] = x, true
+			}
+		}
+		if !slices.Contains(seen, false) {
 			return enough
 		}
 		return nil
 	})
 	if !errors.Is(err, enough) {
-		t.Fatalf("got %v after %d of %d changes", err, len(out), n)
+		t.Fatalf("got %v with %v of the changes seen", err, seen)
 	}
 	return out
 }
+
+func anything(Change) bool { return true }
 
 func TestWatch(t *testing.T) {
 	t.Parallel()
@@ -52,23 +60,20 @@ func TestWatch(t *testing.T) {
 			t.Fatal(err)
 		}
 		place := "rack " + name
-		got := gather(t, c, WatchFrom{}, 2, func() {
+		got := gather(t, c, WatchFrom{}, func() {
 			if _, err := l.client.SetMachine(t.Context(), "m1", SetMachine{Place: &place}); err != nil {
 				t.Error(err)
 			}
-		})
-		i := slices.IndexFunc(got, func(x Change) bool { return x.Kind == ChangeMachine })
-		if i < 0 || got[i].Row == nil || got[i].Row.Place != place || got[i].Name != "m1" || got[i].ID <= page.Rev {
-			t.Fatalf("%s: got %+v, want the machine at its new place after %d", name, got, page.Rev)
-		}
-		if i := slices.IndexFunc(got, func(x Change) bool { return x.Kind == ChangeEvent }); i < 0 || got[i].Event.Kind != "machine.changed" {
-			t.Errorf("%s: got %+v, want the event", name, got)
+		}, func(x Change) bool { return x.Kind == ChangeMachine && x.Row != nil && x.Row.Place == place },
+			func(x Change) bool { return x.Kind == ChangeEvent && x.Event.Kind == "machine.changed" })
+		if got[0].Name != "m1" || got[0].ID <= page.Rev || got[1].Name != "m1" || got[1].ID <= page.Rev {
+			t.Errorf("%s: got %+v, want m1's, after %d", name, got, page.Rev)
 		}
 		// Whoever comes back sees what he missed, or that he must read everything again.
-		if again := gather(t, c, WatchFrom{After: page.Rev}, 1, nil); again[0].ID != page.Rev+1 {
+		if again := gather(t, c, WatchFrom{After: page.Rev}, nil, anything); again[0].ID != page.Rev+1 {
 			t.Errorf("%s: got %+v, want the change after %d", name, again, page.Rev)
 		}
-		if lost := gather(t, c, WatchFrom{After: 1}, 1, nil); lost[0].Kind != ChangeReset {
+		if lost := gather(t, c, WatchFrom{After: 1}, nil, anything); lost[0].Kind != ChangeReset {
 			t.Errorf("%s: got %+v, want a reset", name, lost)
 		}
 	}
@@ -76,11 +81,11 @@ func TestWatch(t *testing.T) {
 	if fault.Of(err, "", "").Kind != fault.Usage {
 		t.Errorf("got %v, want an id that is none refused", err)
 	}
-	if gone := gather(t, inside, WatchFrom{Machine: "m1"}, 1, func() {
+	if gone := gather(t, inside, WatchFrom{Machine: "m1"}, func() {
 		if _, err := l.client.RemoveMachine(t.Context(), "m1", ""); err != nil {
 			t.Error(err)
 		}
-	}); gone[0].Kind != ChangeGone || gone[0].Name != "m1" {
+	}, func(x Change) bool { return x.Kind == ChangeGone }); gone[0].Name != "m1" {
 		t.Errorf("got %+v, want it gone", gone)
 	}
 }

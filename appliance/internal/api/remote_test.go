@@ -3,6 +3,7 @@ package api
 import (
 	"crypto/sha256"
 	"encoding/hex"
+	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -22,7 +23,9 @@ func TestRemoteClient(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	srv := httptest.NewTLSServer(l.server.Remote())
+	srv := httptest.NewUnstartedServer(l.server.Remote())
+	srv.Config.ErrorLog = slog.NewLogLogger(discard.Handler(), slog.LevelError)
+	srv.StartTLS()
 	defer srv.Close()
 	sum := sha256.Sum256(srv.Certificate().Raw)
 	pin := hex.EncodeToString(sum[:])
@@ -37,11 +40,11 @@ func TestRemoteClient(t *testing.T) {
 	if err != nil || len(events) != 1 || !strings.Contains(events[0].Message, "token ci-7") {
 		t.Errorf("got %+v, %v, want it added by token ci-7", events, err)
 	}
-	if got := gather(t, c, WatchFrom{}, 1, func() {
+	if got := gather(t, c, WatchFrom{}, func() {
 		if _, err := c.Protect(t.Context(), "m1", Reason{}); err != nil {
 			t.Error(err)
 		}
-	}); got[0].Name != "m1" {
+	}, func(x Change) bool { return x.Row != nil && x.Row.Protected }); got[0].Name != "m1" {
 		t.Errorf("got %+v, want the change of m1", got)
 	}
 	for name, tc := range map[string]struct {
