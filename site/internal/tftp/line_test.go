@@ -152,6 +152,59 @@ func TestTFTP03_AckOfOptionsIsNotAckOfBlock65536(t *testing.T) {
 	}
 }
 
+func TestTFTP04_RepeatedAckDoesNotDoubleTheStream(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		const size = 4800
+		conn, ended := over(t, t.Context(), request{op: opRead, name: "f"}, pattern(size).file())
+		r := &receiver{t: t, want: 1}
+		b := make([]byte, 2000)
+		for n := uint64(1); n <= size/512+1; n++ {
+			got, err := conn.Read(b)
+			if err != nil {
+				t.Fatal(err)
+			}
+			answer := r.take(b[:got])
+			if r.want != n+1 {
+				t.Fatalf("got block %d, want block %d once", binary.BigEndian.Uint16(b[2:]), n)
+			}
+			conn.Write(answer)
+			conn.Write(answer)
+		}
+		if n, err := conn.Read(b); err == nil {
+			t.Errorf("got %d bytes after the last ACK, want none", n)
+		}
+		if e := <-ended; e.err != nil || e.acked != size {
+			t.Errorf("got %d bytes, %v", e.acked, e.err)
+		}
+	})
+}
+
+func TestTFTP04_LostBlockIsSentAgain(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		conn, ended := over(t, t.Context(), request{op: opRead, name: "f"}, pattern(4800).file())
+		b := make([]byte, 2000)
+		conn.Read(b)
+		conn.Write(ack(1))
+		conn.Read(b) // block 2, which the client claims not to have got
+		began := time.Now()
+		conn.Write(ack(1))
+		conn.Read(b)
+		if took := time.Since(began); b[1] != opData || b[3] != 2 || took != time.Second {
+			t.Errorf("got op %d block %d after %s, want block 2 again after one timeout", b[1], b[3], took)
+		}
+		conn.Write(ack(2))
+		if conn.Read(b); b[3] != 3 {
+			t.Errorf("got block %d, want 3", b[3])
+		}
+		conn.Close()
+		if e := <-ended; e.err == nil {
+			t.Error("got no error from a client that went away")
+		}
+	})
+}
+
 func TestSizesAtBlockBounds(t *testing.T) {
 	t.Parallel()
 	for _, size := range []int64{0, 1, 511, 512, 513, 1024} {

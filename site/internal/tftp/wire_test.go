@@ -119,49 +119,6 @@ func (r *raw) quiet(d time.Duration) bool {
 	return err != nil
 }
 
-func TestTFTP04_RepeatedAckDoesNotDoubleTheStream(t *testing.T) {
-	t.Parallel()
-	at, _, _ := start(t, 1500, 0)
-	c := newRaw(t)
-	c.ask(at, opRead, "snponly.efi", "octet")
-	blocks, sent := len(content)/512+1, 0
-	for n := 1; n <= blocks; n++ {
-		op, rest := c.answer()
-		if got := int(binary.BigEndian.Uint16(rest)); op != opData || got != n {
-			t.Fatalf("got op %d block %d, want block %d once", op, got, n)
-		}
-		sent++
-		c.send(ack(uint16(n)))
-		c.send(ack(uint16(n)))
-	}
-	if !c.quiet(2 * soon) {
-		t.Error("got a packet after the last ACK, want none")
-	}
-	if sent > blocks+blocks/10 {
-		t.Errorf("got %d packets for %d blocks", sent, blocks)
-	}
-}
-
-func TestTFTP04_LostBlockIsSentAgain(t *testing.T) {
-	t.Parallel()
-	at, _, _ := start(t, 1500, 0)
-	c := newRaw(t)
-	c.ask(at, opRead, "snponly.efi", "octet")
-	c.answer()
-	c.send(ack(1))
-	c.answer() // block 2, which the client claims not to have got
-	asked := time.Now()
-	c.send(ack(1))
-	op, rest := c.answer()
-	if took := time.Since(asked); op != opData || binary.BigEndian.Uint16(rest) != 2 || took > patience/2 {
-		t.Errorf("got op %d block %d after %s, want block 2 again", op, binary.BigEndian.Uint16(rest), took)
-	}
-	c.send(ack(2))
-	if _, rest = c.answer(); binary.BigEndian.Uint16(rest) != 3 {
-		t.Errorf("got block %d, want 3", binary.BigEndian.Uint16(rest))
-	}
-}
-
 func TestTFTP05_DataComesFromTheAddressThatWasAsked(t *testing.T) {
 	t.Parallel()
 	at, _, _ := start(t, 1500, 0)
