@@ -6,7 +6,6 @@ import (
 	"net/url"
 	"slices"
 	"strings"
-	"time"
 
 	"firstlight/appliance/internal/api"
 	"firstlight/appliance/internal/fleet"
@@ -99,16 +98,21 @@ type headline struct {
 	Tone, Text, More string
 }
 
+const noMachines = "No machines yet"
+
 func headlineOf(counts map[string]int, filtered bool, total int) headline {
 	need, work := counts["need"], working(counts)
+	if filtered {
+		text := count(total) + " machines match"
+		if total == 1 {
+			text = "1 machine matches"
+		}
+		return headline{toneNeutral, text, "of " + count(counts["all"])}
+	}
 	more := count(work) + " working, " + count(counts["active"]+counts["adopted"]) + " running, " + count(counts["new"]) + " ready"
 	switch {
-	case filtered && total == 1:
-		return headline{toneNeutral, "1 machine matches", more}
-	case filtered:
-		return headline{toneNeutral, count(total) + " machines match", more}
 	case counts["all"] == 0:
-		return headline{toneNeutral, "No machines yet", ""}
+		return headline{toneNeutral, noMachines, ""}
 	case need == 1:
 		return headline{toneAmber, "1 machine needs you", more}
 	case need > 1:
@@ -239,11 +243,11 @@ type trouble struct {
 }
 
 type fleetPage struct {
-	Parts    map[string]template.HTML
-	Columns  []sortable
-	Live     string
-	Filtered bool
-	Read     time.Time
+	Parts   map[string]template.HTML
+	Columns []sortable
+	Live    string
+	// Empty: there is no machine at all.
+	Empty bool
 }
 
 func (s *Server) fleet(v *visit) error {
@@ -260,6 +264,6 @@ func (s *Server) fleet(v *visit) error {
 	if i := slices.IndexFunc(all, func(p part) bool { return p.id == "headline" }); i >= 0 {
 		title = all[i].data.(headline).Text
 	}
-	return v.show("fleet", title, http.StatusOK, fleetPage{Parts: drawn, Columns: sortables(q), Filtered: q.Get("q") != "" || q.Get("state") != "",
-		Live: address("/live/fleet", q, "after", q.Get("after")), Read: s.cfg.Now()})
+	return v.show("fleet", title, http.StatusOK, fleetPage{Parts: drawn, Columns: sortables(q), Empty: title == noMachines,
+		Live: address("/live/fleet", q, "after", q.Get("after"))})
 }

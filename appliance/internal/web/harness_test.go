@@ -78,6 +78,16 @@ func (s *site) statuses() []string {
 	return out
 }
 
+// puts returns and forgets the parts of images that were taken.
+func (s *site) puts() (out []string) {
+	for _, line := range s.statuses() {
+		if strings.HasPrefix(line, "PUT ") && strings.HasSuffix(line, " 200") {
+			out = append(out, line)
+		}
+	}
+	return out
+}
+
 // wait waits until n requests of a kind were answered.
 func (s *site) wait(t *testing.T, kind string, n int) {
 	t.Helper()

@@ -14,6 +14,7 @@ import (
 
 	"firstlight/appliance/internal/api"
 	"firstlight/appliance/internal/auth"
+	"firstlight/appliance/internal/fault"
 )
 
 // How a live stream behaves.
@@ -24,8 +25,6 @@ const (
 	beatEvery = 10 * time.Second
 	// peekEvery is how often a stream looks whether its session still lives.
 	peekEvery = 30 * time.Second
-	// againAfter is the wait after the API's own watch broke.
-	againAfter = time.Second
 )
 
 // part is a piece of a page that changes on its own. A page is made of the same parts that its stream sends, so what is updated is
@@ -133,12 +132,13 @@ func (s *Server) stream(build parts) http.HandlerFunc {
 func (v *visit) live(rc *http.ResponseController, build parts) {
 	_, machine, err := build(v)
 	if err != nil {
+		v.over(rc, err)
 		return
 	}
 	ctx, cancel := context.WithCancel(v.ctx())
 	defer cancel()
 	dirty := make(chan struct{}, 1)
-	go v.s.watch(ctx, machine, dirty)
+	go v.s.watch(ctx, cancel, machine, dirty)
 	dirty <- struct{}{}
 	st := &liveState{seen: map[string]drawnPart{}}
 	beat, peek := time.NewTicker(beatEvery), time.NewTicker(peekEvery)
@@ -150,14 +150,14 @@ func (v *visit) live(rc *http.ResponseController, build parts) {
 			return
 		case <-peek.C:
 			if _, err := v.s.cfg.Accounts.Peek(ctx, v.session.Secret); errors.Is(err, auth.ErrDenied) {
-				fmt.Fprint(v.w, "event: signedout\ndata: .\n\n")
-				rc.Flush()
+				v.over(rc, fault.New(fault.Denied, "show the page", "", err, "sign in again"))
 				return
 			}
 		case <-beat.C:
 			fmt.Fprint(v.w, "event: beat\ndata: .\n\n")
 		case <-dirty:
 			if err := v.update(st, build); err != nil {
+				v.over(rc, err)
 				return
 			}
 		}
@@ -165,6 +165,17 @@ func (v *visit) live(rc *http.ResponseController, build parts) {
 			return
 		}
 		pause(ctx, dirty, st)
+	}
+}
+
+// errOtherParts: the page has other parts now than it was loaded with, such as when the first machine comes.
+var errOtherParts = errors.New("the page has other parts now")
+
+// over makes the browser load the page again where only that helps: what it shows is gone, is not for this person, or has other parts.
+func (v *visit) over(rc *http.ResponseController, err error) {
+	if k := fault.Of(err, "", "").Kind; k == fault.NotFound || k == fault.Denied || errors.Is(err, errOtherParts) {
+		fmt.Fprint(v.w, "event: over\ndata: .\n\n")
+		rc.Flush()
 	}
 }
 
@@ -184,6 +195,8 @@ func pause(ctx context.Context, dirty chan struct{}, st *liveState) {
 
 // liveState is what one browser shows.
 type liveState struct {
+	// ids are the parts that the page has.
+	ids  string
 	seen map[string]drawnPart
 	turn int
 	sent bool
@@ -195,6 +208,14 @@ func (v *visit) update(st *liveState, build parts) error {
 	if err != nil {
 		return err
 	}
+	ids := ""
+	for _, p := range all {
+		ids += p.id + " "
+	}
+	if st.ids != "" && st.ids != ids {
+		return errOtherParts
+	}
+	st.ids = ids
 	f := v.frame("")
 	var out strings.Builder
 	for _, p := range all {
@@ -251,29 +272,21 @@ func (st *liveState) send(out *strings.Builder, d drawnPart, marked bool) {
 	fmt.Fprintf(out, "<hx-partial hx-target=\"#%s\" hx-swap=\"outerMorph\">%s</hx-partial>\n", d.id, html)
 }
 
-// watch says on dirty that something happened, until ctx ends. After a break in the API's stream, anything may have.
-func (s *Server) watch(ctx context.Context, machine string, dirty chan<- struct{}) {
-	say := func() {
+// watch says on dirty that something happened, until ctx ends or the API's stream does; then it ends the page's. The browser says so
+// and comes back by itself, and is sent whatever it missed.
+func (s *Server) watch(ctx context.Context, end func(), machine string, dirty chan<- struct{}) {
+	defer end()
+	err := s.cfg.API.Watch(ctx, api.WatchFrom{Machine: machine}, func(c api.Change) error {
+		if c.Kind == api.ChangeBeat {
+			return nil
+		}
 		select {
 		case dirty <- struct{}{}:
 		default:
 		}
-	}
-	for ctx.Err() == nil {
-		err := s.cfg.API.Watch(ctx, api.WatchFrom{Machine: machine}, func(c api.Change) error {
-			if c.Kind != api.ChangeBeat {
-				say()
-			}
-			return nil
-		})
-		if ctx.Err() != nil {
-			return
-		}
-		s.cfg.Log.Warn("page's watch broke", "machine", machine, "error", err)
-		select {
-		case <-ctx.Done():
-		case <-time.After(againAfter):
-		}
-		say()
+		return nil
+	})
+	if err != nil && ctx.Err() == nil {
+		s.cfg.Log.Info("page's watch ended", "machine", machine, "error", err)
 	}
 }

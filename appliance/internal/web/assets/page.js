@@ -66,7 +66,7 @@
   };
   on("htmx:error", again);
   on("htmx:response:error", again);
-  on("signedout", () => location.reload());
+  on("over", () => location.reload());
   setInterval(() => {
     tick();
     streams = streams.filter((s) => s.at.isConnected || (s.c.reader && s.c.reader.cancel(), false));

@@ -87,6 +87,7 @@
     $("up-stop").hidden = false;
     try {
       const done = await send(form.elements.name.value.trim(), form.elements.dir.files);
+      running = false;
       if (done) { location.href = "/images"; return; }
       line("Paused. Upload goes on where it ended.");
     } catch (err) {
