@@ -83,6 +83,9 @@ func judge(name string, self netip.Addr, all []offer) Check {
 	}
 	what := strings.Join(seen, "; ")
 	switch {
+	case slices.Contains(address, self.String()):
+		return bad(Fail, name, what, "a DHCP server on this host gives addresses by this interface, which takes port 67 from the appliance",
+			"move it to another host, or keep it off this interface")
 	case len(boot) > 0:
 		return bad(Fail, name, what, strings.Join(boot, ", ")+" serves boots, too: machines take whoever answers first",
 			"take options 66 and 67, next-server, filename and PXE off that server, or name one of the two as the only one")
@@ -149,8 +152,13 @@ func discover(mac net.HardwareAddr) (*dhcpv4.DHCPv4, error) {
 		dhcpv4.WithRequestedOptions(dhcpv4.OptionTFTPServerName, dhcpv4.OptionBootfileName, dhcpv4.OptionVendorSpecificInformation))
 }
 
-// offered reads an answer to our question.
-func offered(b []byte, from net.Addr, xid dhcpv4.TransactionID) (offer, bool) {
+// offered reads an answer to our question. The codec panics on some packets that nobody sends by mistake; such a one is no answer.
+func offered(b []byte, from net.Addr, xid dhcpv4.TransactionID) (o offer, ok bool) {
+	defer func() {
+		if recover() != nil {
+			o, ok = offer{}, false
+		}
+	}()
 	m, err := dhcpv4.FromBytes(b)
 	if err != nil || m.OpCode != dhcpv4.OpcodeBootReply || m.TransactionID != xid {
 		return offer{}, false
@@ -164,8 +172,8 @@ func offered(b []byte, from net.Addr, xid dhcpv4.TransactionID) (offer, bool) {
 		server, _ = netip.AddrFromSlice(udp.IP.To4())
 	}
 	file := m.BootFileName
-	if o := m.BootFileNameOption(); o != "" {
-		file = o
+	if name := m.BootFileNameOption(); name != "" {
+		file = name
 	}
 	return offer{server: server, address: !m.YourIPAddr.IsUnspecified(), file: clean(file),
 		boot: file != "" || strings.HasPrefix(m.ClassIdentifier(), "PXEClient")}, true

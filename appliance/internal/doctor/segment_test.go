@@ -105,7 +105,6 @@ func TestOtherServersOnTheSegment(t *testing.T) {
 	}
 
 	spawn(t, lab, netlab.Peer, "--dhcp-range=10.77.0.0,proxy", "--pxe-prompt=boot,0", "--pxe-service=BC_EFI,boot,stranger,"+netlab.PeerAddress)
-	spawn(t, lab, netlab.Site, "--dhcp-range=10.77.0.210,10.77.0.220", "--dhcp-boot=taken.efi")
 	all = examine(t, lab)
 	c := all[servers]
 	for _, want := range []string{netlab.PeerAddress + " serves boots", netlab.DHCPAddress + " gives addresses"} {
@@ -113,10 +112,16 @@ func TestOtherServersOnTheSegment(t *testing.T) {
 			t.Errorf("a second boot server: got %+v, want a failure that says %q", c, want)
 		}
 	}
-	if c := all["port: DHCP (udp 0.0.0.0:67)"]; c.State != doctor.Fail || !strings.Contains(c.Next, "dnsmasq (process ") {
-		t.Errorf("taken port: got %+v, want a failure that names dnsmasq", c)
-	}
 	if slices.ContainsFunc([]string{c.Why, c.Next}, func(s string) bool { return strings.Contains(s, netlab.DHCPAddress) }) {
 		t.Errorf("got %+v: the plain server is blamed", c)
+	}
+
+	spawn(t, lab, netlab.Site, "--dhcp-range=10.77.0.210,10.77.0.220", "--dhcp-boot=taken.efi")
+	all = examine(t, lab)
+	if c := all[servers]; c.State != doctor.Fail || !strings.Contains(c.Why, "on this host") {
+		t.Errorf("a server on the host: got %+v, want a failure that says so", c)
+	}
+	if c := all["port: DHCP (udp 0.0.0.0:67)"]; c.State != doctor.Fail || !strings.Contains(c.Next, "dnsmasq (process ") {
+		t.Errorf("taken port: got %+v, want a failure that names dnsmasq", c)
 	}
 }
