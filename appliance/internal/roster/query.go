@@ -112,10 +112,15 @@ func (r *Roster) Page(q Query, need int) (Page, error) {
 	now := r.cfg.Now()
 	var p Page
 	var counts tally
-	var hits, needy []keyed
+	lists := r.lists.Get().(*[2][]keyed)
+	hits, needy := lists[0][:0], lists[1][:0]
+	defer func() {
+		clear(lists[0])
+		clear(lists[1])
+		r.lists.Put(lists)
+	}()
 	r.mu.RLock()
 	p.Rev = r.rev
-	hits = make([]keyed, 0, len(r.sorted))
 	for _, e := range r.sorted {
 		needs := e.needs(now)
 		counts.add(e, needs)
@@ -127,6 +132,7 @@ func (r *Roster) Page(q Query, need int) (Page, error) {
 		}
 	}
 	r.mu.RUnlock()
+	lists[0], lists[1] = hits, needy
 	p.Total, p.Counts = len(hits), counts.words()
 	if word != "name" || descending {
 		order(hits, descending)
