@@ -98,6 +98,23 @@ func TestBrowserProvision(t *testing.T) {
 	do(t, ctx, "its way is told", says(".timeline", "DHCP request from"), says(".timeline", "Node agent joined"))
 }
 
+// The first machine comes to a page that has no list yet, and a machine that is removed leaves its page.
+func TestBrowserFirstAndLastMachine(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, webtest.Empty, false)
+	ctx := browserTest(t)
+	do(t, ctx, "nothing yet", s.signIn("omar"), says("#headline", "No machines yet"), until(`!document.querySelector("#counts")`))
+	s.fleet.Set(webtest.At(webtest.Machine10("r12u01", 1, time.Now()), fleet.StepDHCP, time.Now()))
+	do(t, ctx, "the first", says("#headline", "1 machine is at work"), says("#working", "r12u01"), says("#rows", "r12u01"))
+	other := s.client(t, "omar")
+	do(t, ctx, "its page", chromedp.Navigate(s.URL+"/machines/r12u01"), says("#head h1", "first DHCP packet"))
+	q := with(other.question("/machines/r12u01/remove"), "typed", "r12u01")
+	if resp := other.form("POST", "/machines/r12u01/remove", q); resp.StatusCode != http.StatusSeeOther {
+		t.Fatalf("remove: %s", resp.Status)
+	}
+	do(t, ctx, "it is gone", says("main", "There is no machine of this name"))
+}
+
 func TestBrowserFailedMachineIsReadAndRetried(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, webtest.New, false)

@@ -176,9 +176,9 @@ func (s *Server) fleetParts(v *visit) ([]part, string, error) {
 		more.First = address("/", q)
 	}
 	head := headlineOf(page.Counts, filtered, page.Total)
-	all := []part{
-		{id: "headline", tmpl: "headline", data: head, mark: head.Text},
-		{id: "counts", tmpl: "counts", data: fleetChips(q, page.Counts)},
+	all := []part{{id: "headline", tmpl: "headline", data: head, mark: head.Text}}
+	if page.Counts["all"] > 0 {
+		all = append(all, part{id: "counts", tmpl: "counts", data: fleetChips(q, page.Counts)})
 	}
 	if !filtered && page.Counts["all"] > 0 {
 		all = append(all, needParts(page)...)
