@@ -90,7 +90,7 @@ func (p past) learn(s seen) {
 			p[s.who+"/"+stage] = step.End.Sub(*step.Start).Seconds()
 		}
 	}
-	if !s.since.IsZero() && s.rec.State == "discovered" && s.rec.Row.Since.After(s.since) {
+	if !s.since.IsZero() && s.found() && s.rec.Row.Since.After(s.since) {
 		p[s.who+"/discovered"] = s.rec.Row.Since.Sub(s.since).Seconds()
 	}
 }

@@ -38,8 +38,11 @@ func (s seen) state() string {
 
 // settled says whether nothing more happens to the machine by itself.
 func (s seen) settled() bool {
-	return slices.Contains([]string{"active", "failed", "cancelled", "discovered"}, s.state())
+	return slices.Contains([]string{"active", "failed", "cancelled"}, s.state()) || s.found()
 }
+
+// found says whether a machine that nobody enrolled has said what it is.
+func (s seen) found() bool { return s.state() == "discovered" && s.rec.Hardware != nil }
 
 // line is one thing that a person reads.
 type line struct {
@@ -67,7 +70,7 @@ const (
 // render gives what is over, oldest first, and what goes on, in the order of the rack.
 func render(p picture) (done, live []line) {
 	for _, s := range p.machines {
-		if s.rec == nil {
+		if s.rec == nil || s.rec.State == "discovered" && !s.found() {
 			if !s.since.IsZero() {
 				live = append(live, line{at: p.now.Sub(p.started), mark: markWorking, who: s.who,
 					text: "Somebody pressed its button: boots to say what it is" + p.past.left(s.who+"/discovered", p.now.Sub(s.since))})
@@ -86,7 +89,7 @@ func render(p picture) (done, live []line) {
 // over are the lines of what a machine has behind it.
 func (p picture) over(s seen) []line {
 	var out []line
-	if s.rec.State == "discovered" {
+	if s.found() {
 		out = append(out, line{key: s.who + "/discovered", at: s.rec.Row.Since.Sub(p.started), mark: markWaiting, who: s.who,
 			text: "Waits for a person to name it: " + hardware(s.rec), more: []string{"next  " + plain(s.rec.Row.Next)}})
 	}
@@ -108,7 +111,7 @@ func (p picture) over(s seen) []line {
 		default:
 			l.mark, l.text = markFailed, plain(s.rec.Row.Line)
 			if f := s.rec.Failure; f != nil {
-				l.text, l.more = "Stopped at "+stage+": "+plain(f.What), []string{"why   " + plain(f.Why), "next  " + plain(f.Next)}
+				l.text, l.more = "Stopped at "+stage, []string{"why   " + plain(f.Why), "next  " + plain(f.Next)}
 			}
 		}
 		out = append(out, l)

@@ -60,7 +60,8 @@ func failed(name string) *machine {
 	s, end := m.Step("wipe"), at(60)
 	s.State, s.End = "failed", &end
 	m.State, m.Workflow.State = "failed", "failed"
-	m.Failure = &judge.Failure{Step: "wipe", What: "wipe disk B", Why: "no disk with serial B; there is A", Next: "correct the machine's disk serials"}
+	m.Failure = &judge.Failure{Step: "wipe", What: "disk.wipe", Why: "no disk with serial B in this machine; this machine's disks: serial A (256 MiB, virtio, at PCI 0000:00:02.0, now called vda)",
+		Next: "correct the machine's disk serials"}
 	return m
 }
 
@@ -103,12 +104,19 @@ func TestRender(t *testing.T) {
 			{who: first, goal: true, rec: provisioned(first, "A", len(judge.Stages), skips)},
 			{who: unknown, unknown: true, since: at(110), rec: discovered("Firstlight")},
 			{who: wrong, rec: failed(wrong)}}},
-		"hostile": {now: at(200), machines: []seen{{who: unknown, unknown: true, rec: discovered("\x1b[2J\x1b]0;owned\a\u202e<b>evil</b>\r\n")}}},
-		"paused":  {now: at(60), past: last(first), machines: []seen{{who: first, goal: true, rec: paused()}}},
+		"not-inspected-yet": {now: at(160), past: last(first), machines: []seen{{who: unknown, unknown: true, since: at(110), rec: blank()}}},
+		"hostile":           {now: at(200), machines: []seen{{who: unknown, unknown: true, rec: discovered("\x1b[2J\x1b]0;owned\a\u202e<b>evil</b>\r\n")}}},
+		"paused":            {now: at(60), past: last(first), machines: []seen{{who: first, goal: true, rec: paused()}}},
 	} {
 		p.started = at(0)
 		golden(t, name, p)
 	}
+}
+
+func blank() *machine {
+	m := discovered("")
+	m.Hardware = nil
+	return m
 }
 
 func paused() *machine {
@@ -127,7 +135,7 @@ func golden(t *testing.T, name string, p picture) {
 	}{{"over", done}, {"goes on", live}} {
 		fmt.Fprintf(&b, "%s:\n", part.what)
 		for _, l := range part.lines {
-			fmt.Fprintln(&b, strings.Join(l.format(false), "\n"))
+			fmt.Fprintln(&b, strings.Join(l.format(false, plainWidth), "\n"))
 		}
 	}
 	path := filepath.Join("testdata", name+".golden")

@@ -13,8 +13,12 @@ import (
 // beat is how often what goes on is said where nothing can be drawn again.
 const beat = 15 * time.Second
 
-// tookColumn is where a line's duration begins, where the terminal is as wide.
-const tookColumn = 68
+const (
+	// tookColumn is where a line's duration begins.
+	tookColumn = 68
+	// plainWidth is how many columns are used where out is no terminal.
+	plainWidth = 110
+)
 
 // screen shows lines: those that are over stay, those that go on are drawn again below them on a terminal, and elsewhere said now and
 // then.
@@ -50,6 +54,13 @@ func columns(f *os.File) int {
 	return int(w.Col)
 }
 
+func (s *screen) columns() int {
+	if s.width == nil {
+		return plainWidth
+	}
+	return s.width()
+}
+
 // add says what is over; a line with a key that was said already is left out.
 func (s *screen) add(lines ...line) {
 	var text []string
@@ -60,7 +71,7 @@ func (s *screen) add(lines ...line) {
 		if l.key != "" {
 			s.said[l.key] = true
 		}
-		text = append(text, l.format(s.colour)...)
+		text = append(text, l.format(s.colour, s.columns())...)
 	}
 	if len(text) > 0 {
 		s.print(text...)
@@ -80,15 +91,15 @@ func (s *screen) live(now time.Time, lines []line) {
 			return
 		}
 		for _, l := range lines {
-			s.print(l.format(false)...)
+			s.print(l.format(false, plainWidth)...)
 		}
 		return
 	}
 	var b strings.Builder
 	b.WriteString(s.erase())
 	for _, l := range lines {
-		for _, text := range l.format(s.colour) {
-			b.WriteString(cut(text, s.width()-1) + "\n")
+		for _, text := range l.format(s.colour, s.columns()) {
+			b.WriteString(cut(text, s.columns()-1) + "\n")
 			s.drawn++
 		}
 	}
@@ -111,8 +122,8 @@ var (
 	colours = map[mark]string{markDone: "32", markSkipped: "2", markWorking: "34", markWaiting: "33", markFailed: "31"}
 )
 
-// format gives a line's text: clock, mark, machine, what, duration, and further lines below what.
-func (l line) format(colour bool) []string {
+// format gives a line's text: clock, mark, machine, what, duration, and further lines below what, folded to width.
+func (l line) format(colour bool, width int) []string {
 	shape := shapes[l.mark]
 	if colour {
 		shape = "\x1b[" + colours[l.mark] + "m" + shape + "\x1b[0m"
@@ -129,10 +140,44 @@ func (l line) format(colour bool) []string {
 		text += strings.Repeat(" ", pad) + exact(l.took)
 	}
 	out := []string{head + shape + "  " + text}
+	indent := strings.Repeat(" ", len(head)+3+len(who))
 	for _, m := range l.more {
-		out = append(out, strings.Repeat(" ", len(head)+3+len(who))+m)
+		for i, text := range fold(m, width-1-len(indent)) {
+			if i > 0 {
+				text = strings.Repeat(" ", labelWidth) + text
+			}
+			out = append(out, indent+text)
+		}
 	}
 	return out
+}
+
+// labelWidth is the width of the word that begins a further line, such as "why   ".
+const labelWidth = 6
+
+// fold cuts text between words into lines of at most width columns; later ones have a label's room less. A longer word stays whole.
+func fold(text string, width int) []string {
+	var out []string
+	limit, label := width, labelWidth // what is before label is no place to cut
+	for {
+		runes := []rune(text)
+		if len(runes) <= limit {
+			return append(out, text)
+		}
+		end := max(0, limit)
+		for end > label && runes[end] != ' ' {
+			end--
+		}
+		if end <= label {
+			for end = max(0, limit); end < len(runes) && runes[end] != ' '; end++ {
+			}
+		}
+		out = append(out, string(runes[:end]))
+		if text = strings.TrimLeft(string(runes[end:]), " "); text == "" {
+			return out
+		}
+		limit, label = width-labelWidth, 0
+	}
 }
 
 // cut shortens text to n columns, escape sequences not counted.

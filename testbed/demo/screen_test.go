@@ -2,6 +2,7 @@ package demo
 
 import (
 	"net"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -90,4 +91,23 @@ func TestListenPage(t *testing.T) {
 		t.Fatalf("got %v, want another port where the usual one is in use", err)
 	}
 	second.Close()
+}
+
+func TestFold(t *testing.T) {
+	t.Parallel()
+	for _, tc := range []struct {
+		text  string
+		width int
+		want  []string
+	}{
+		{"why   short", 20, []string{"why   short"}},
+		{"why   one two three four", 14, []string{"why   one two", "three", "four"}},
+		{"why   averylongwordthatstayswhole then", 16, []string{"why   averylongwordthatstayswhole", "then"}},
+		{"", 10, []string{""}},
+		{"ab cd", -3, []string{"ab", "cd"}},
+	} {
+		if got := fold(tc.text, tc.width); !slices.Equal(got, tc.want) {
+			t.Errorf("%q to %d: got %q, want %q", tc.text, tc.width, got, tc.want)
+		}
+	}
 }
