@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"cmp"
 	"context"
+	"crypto/hmac"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
@@ -39,7 +40,8 @@ const keptPrefix = "requests/"
 // kept is what is stored of a request: first that it began, then its answer.
 type kept struct {
 	At time.Time `json:"at"`
-	// SHA256 is over method, path and body: another request under the same key is a mistake.
+	// SHA256 is an HMAC under the request's key over method, path and body: another request under the same key is a mistake. A plain
+	// hash of a body that has a password would let whoever reads the store try passwords fast.
 	SHA256 []byte `json:"sha256"`
 	Done   bool   `json:"done"`
 	Code   int    `json:"code"`
@@ -69,17 +71,21 @@ func (s *Server) again(w http.ResponseWriter, r *http.Request, rt *route, p auth
 		return
 	}
 	r.Body = io.NopCloser(bytes.NewReader(body))
-	sum := sha256.Sum256(fmt.Appendf(nil, "%s %s\x00%s", r.Method, r.URL.RequestURI(), body))
+	mac := hmac.New(sha256.New, []byte(key))
+	fmt.Fprintf(mac, "%s %s\x00%s", r.Method, r.URL.RequestURI(), body)
+	sum := mac.Sum(nil)
 	name := sha256.Sum256(fmt.Appendf(nil, "%s\x00%s\x00%s", p.Kind, p.Name, key))
 	id := keptPrefix + hex.EncodeToString(name[:])
-	rev, first, err := s.once.begin(r.Context(), id, sum[:], rt.id)
+	rev, first, err := s.once.begin(r.Context(), id, sum, rt.id)
 	if err != nil {
+		s.audit(r, rt, t, err)
 		s.refuse(w, r, err)
 		return
 	}
 	if first != nil {
 		if first.Body == nil {
-			s.refuse(w, r, fault.New(fault.Conflict, rt.id, "", errors.New("this was asked and answered already, and the answer was too long to keep"), "look at what it did"))
+			s.refuse(w, r, fault.New(fault.Conflict, rt.id, "", errors.New("this was asked and answered already, and the answer is not kept"),
+				"look at what it did; what was shown once is made anew"))
 			return
 		}
 		replay(w, first.Code, first.Body)
@@ -100,7 +106,11 @@ func (s *Server) again(w http.ResponseWriter, r *http.Request, rt *route, p auth
 		answer(w, code, v)
 		return
 	}
-	if err := s.once.finish(r.Context(), id, rev, kept{SHA256: sum[:], Code: code, Body: out}); err != nil {
+	keep := kept{SHA256: sum, Code: code, Body: out}
+	if rt.once && code == http.StatusOK {
+		keep.Body = nil
+	}
+	if err := s.once.finish(r.Context(), id, rev, keep); err != nil {
 		s.cfg.Log.Error("keep an answer", "route", rt.id, "error", err)
 	}
 	head(w, "application/json")

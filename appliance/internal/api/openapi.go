@@ -55,7 +55,7 @@ func operation(b *schemas, rt *route) (object, error) {
 	for _, p := range rt.params {
 		params = append(params, object{"name": p.name, "in": "query", "description": p.says, "schema": object{"type": "string"}})
 	}
-	if rt.method != "GET" {
+	if rt.keyed() {
 		params = append(params, object{"name": keyHeader, "in": "header", "schema": object{"type": "string", "maxLength": maxKey},
 			"description": "The same key by the same person within a day is the same request: it gets the first answer again."})
 	}

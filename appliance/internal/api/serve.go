@@ -29,6 +29,8 @@ type route struct {
 	limit int64
 	// quiet: it changes nothing that anybody will ask about, so the audit log is not told.
 	quiet bool
+	// once: its answer has a value that is shown this once and kept nowhere.
+	once bool
 	// do answers with a value; where it is nil, stream answers by itself.
 	do     func(*http.Request) (any, error)
 	stream func(http.ResponseWriter, *http.Request) error
@@ -40,6 +42,9 @@ type route struct {
 type param struct{ name, says string }
 
 func (rt *route) audited() bool { return rt.method != "" && rt.method != http.MethodGet && !rt.quiet }
+
+// keyed says whether a key makes it happen once: what changes nothing needs none, and would push out the answers that matter.
+func (rt *route) keyed() bool { return rt.audited() }
 
 // serve checks who asks before anything else, bounds what runs at one time, and words the answer.
 func (s *Server) serve(rt *route) http.HandlerFunc {
@@ -76,7 +81,7 @@ func (s *Server) serve(rt *route) http.HandlerFunc {
 			return
 		}
 		key := r.Header.Get(keyHeader)
-		if rt.method == http.MethodGet || key == "" || s.cfg.Store == nil {
+		if !rt.keyed() || key == "" || s.cfg.Store == nil {
 			v, err := rt.do(r)
 			s.audit(r, rt, t, err)
 			s.say(w, r, v, err)
