@@ -242,6 +242,9 @@ func (s *Server) showHealth(r *http.Request) (any, error) {
 		return nil, missing("check health", "doctor")
 	}
 	h, err := s.cfg.Health(r.Context())
+	if err == nil {
+		h.Stop, err = s.cfg.Fleet.Stop(r.Context())
+	}
 	if err != nil {
 		return nil, fault.Of(err, "check health", "")
 	}

@@ -78,7 +78,11 @@ func (s *Server) listMachines(r *http.Request) (any, error) {
 	if err != nil {
 		return nil, fault.New(fault.Usage, op, "", err, "correct the query")
 	}
-	out := MachinePage{Rows: []MachineRow{}, Machines: []fleet.Machine{}, Total: p.Total, Counts: p.Counts, NeedYou: rowsOf(p.Need), Next: p.Next, Rev: p.Rev}
+	stop, err := s.cfg.Fleet.Stop(r.Context())
+	if err != nil {
+		return nil, fault.Of(err, op, "")
+	}
+	out := MachinePage{Rows: []MachineRow{}, Machines: []fleet.Machine{}, Total: p.Total, Counts: p.Counts, NeedYou: rowsOf(p.Need), Next: p.Next, Rev: p.Rev, Stop: stop}
 	if !full {
 		out.Rows = rowsOf(p.Rows)
 		return out, nil

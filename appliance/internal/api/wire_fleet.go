@@ -86,6 +86,8 @@ type MachinePage struct {
 	Next string `json:"next"`
 	// Rev is the moment of this page for Watch: what happens after it comes with a greater id.
 	Rev int64 `json:"rev"`
+	// Stop says who stopped everything and when; null while everything goes on.
+	Stop *fleet.Stop `json:"stop"`
 }
 
 // Machine is one machine with everything that is shown of it.

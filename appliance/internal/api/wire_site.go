@@ -38,6 +38,8 @@ type Health struct {
 	State   string        `json:"state"`
 	Checked fleet.Time    `json:"checked"`
 	Checks  []HealthCheck `json:"checks"`
+	// Stop says who stopped everything and when; null while everything goes on.
+	Stop *fleet.Stop `json:"stop"`
 }
 
 // HealthCheck is one check. Why and Next are empty for one that is well.
