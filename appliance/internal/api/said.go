@@ -22,7 +22,8 @@ func saidLine(l machinelog.Line) LogLine {
 	return LogLine{Seq: l.Seq, Time: fleet.At(l.Time), Source: l.Source, Kind: KindSaid, Text: l.Text, Fields: map[string]string{}}
 }
 
-// withSaid adds to the lines of a machine's log what its agent said, in the order of their times.
+// withSaid adds to the lines of a machine's log what its agent said, by time. Lines keep the order in which they were said: a machine's
+// clock may be ahead until it is set, and then its first lines move before the next one.
 func (s *Server) withSaid(op, name, node string, lines []LogLine, limit int) ([]LogLine, error) {
 	if s.cfg.Logs == nil || node == "" {
 		return lines, nil
@@ -31,9 +32,14 @@ func (s *Server) withSaid(op, name, node string, lines []LogLine, limit int) ([]
 	if err != nil {
 		return nil, fault.Of(err, op, name)
 	}
-	for _, l := range said {
-		lines = append(lines, saidLine(l))
+	spoken := make([]LogLine, len(said))
+	for i := len(said) - 1; i >= 0; i-- {
+		spoken[i] = saidLine(said[i])
+		if i+1 < len(said) && spoken[i].Time.After(spoken[i+1].Time.Time) {
+			spoken[i].Time = spoken[i+1].Time
+		}
 	}
+	lines = append(lines, spoken...)
 	slices.SortStableFunc(lines, func(a, b LogLine) int { return a.Time.Compare(b.Time.Time) })
 	return lines, nil
 }

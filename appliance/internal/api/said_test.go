@@ -35,6 +35,7 @@ func TestLogHasWhatAgentsSaid(t *testing.T) {
 			t.Error(err)
 		}
 	}
+	say(now.Add(time.Hour), "said by a wrong clock")
 	say(now.Add(2*time.Second), "said first")
 	emit(now.Add(time.Second), "event first")
 	emit(now.Add(3*time.Second), "event second")
@@ -42,8 +43,8 @@ func TestLogHasWhatAgentsSaid(t *testing.T) {
 		t.Fatal(err)
 	}
 	lines, err := l.client.Log(t.Context(), "m1", 10)
-	if err != nil || len(lines) != 3 || lines[1].Text != "said first" || lines[1].Kind != KindSaid || lines[1].Source != "ramdisk" {
-		t.Fatalf("got %+v, %v, want three lines, the agent's between the events", lines, err)
+	if err != nil || len(lines) != 4 || lines[1].Text != "said by a wrong clock" || lines[2].Text != "said first" || lines[2].Kind != KindSaid || lines[2].Source != "ramdisk" {
+		t.Fatalf("got %+v, %v, want four lines, the agent's between the events in the order in which it said them", lines, err)
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
