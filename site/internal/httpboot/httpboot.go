@@ -23,7 +23,6 @@ import (
 	"time"
 	"unicode"
 
-	"golang.org/x/net/netutil"
 	"golang.org/x/time/rate"
 
 	"firstlight/ipxe"
@@ -90,7 +89,7 @@ func Serve(ctx context.Context, l net.Listener, cfg Config) error {
 		ErrorLog:       slog.NewLogLogger(cfg.Log.Handler(), slog.LevelDebug),
 	}
 	ended := make(chan error, 1)
-	go func() { ended <- s.Serve(newPerClient(netutil.LimitListener(l, maxConns))) }()
+	go func() { ended <- s.Serve(newBounded(l)) }()
 	select {
 	case err := <-ended:
 		return fmt.Errorf("serve boot http: %w", err)
