@@ -32,6 +32,9 @@ type Book struct {
 	policy Policy
 	leases map[string]Lease // by ID; shared between copies until owned
 	owned  bool
+	// byMAC and byToken find the IDs of leases, and are shared as leases is; nil before the first search. Searches are most of what a
+	// site does, and there may be thousands of leases. What a key has is never changed, only replaced.
+	byMAC, byToken map[string][]string
 	// durable says that a step changed what must outlive a restart.
 	durable bool
 }
@@ -39,6 +42,10 @@ type Book struct {
 // put changes a lease. Durable says that the change must be on the disk before anybody hears of it.
 func (b *Book) put(l Lease, durable bool) {
 	b.own()
+	if old, had := b.leases[l.ID]; !had || old.Token != l.Token || !slices.Equal(old.MACs, l.MACs) {
+		b.remove(l.ID)
+		b.enter(l)
+	}
 	b.leases[l.ID] = l
 	b.durable = b.durable || durable
 }
@@ -50,7 +57,55 @@ func (b *Book) own() {
 	if b.leases = maps.Clone(b.leases); b.leases == nil {
 		b.leases = map[string]Lease{}
 	}
+	b.byMAC, b.byToken = maps.Clone(b.byMAC), maps.Clone(b.byToken)
 	b.owned = true
+}
+
+// remove drops a lease of an owned book.
+func (b *Book) remove(id string) {
+	l, ok := b.leases[id]
+	if !ok {
+		return
+	}
+	delete(b.leases, id)
+	if b.byMAC == nil {
+		return
+	}
+	without(b.byToken, l.Token, id)
+	for _, mac := range l.MACs {
+		without(b.byMAC, mac, id)
+	}
+}
+
+func without(index map[string][]string, key, id string) {
+	left := slices.DeleteFunc(slices.Clone(index[key]), func(other string) bool { return other == id })
+	if len(left) == 0 {
+		delete(index, key)
+		return
+	}
+	index[key] = left
+}
+
+// enter makes a lease of an owned book findable.
+func (b *Book) enter(l Lease) {
+	if b.byMAC == nil {
+		return
+	}
+	b.byToken[l.Token] = append(slices.Clip(b.byToken[l.Token]), l.ID)
+	for _, mac := range l.MACs {
+		b.byMAC[mac] = append(slices.Clip(b.byMAC[mac]), l.ID)
+	}
+}
+
+// index makes leases findable, unless they are.
+func (b *Book) index() {
+	if b.byMAC != nil {
+		return
+	}
+	b.byMAC, b.byToken = map[string][]string{}, map[string][]string{}
+	for _, l := range b.leases {
+		b.enter(l)
+	}
 }
 
 // forget drops what is too old to remember.
@@ -58,7 +113,7 @@ func (b *Book) forget(now time.Time) {
 	b.own()
 	for id, l := range b.leases {
 		if l = l.at(now); !l.State.Live() && !now.Before(l.Ended.Add(Keep)) {
-			delete(b.leases, id)
+			b.remove(id)
 		}
 	}
 }
@@ -167,8 +222,8 @@ type Answer struct {
 	Next    string
 }
 
-// Boot answers a boot request. The fresh id and token are used where it opens a discovery lease.
-func (b *Book) Boot(now time.Time, q Boot, id, token string) Answer {
+// Boot answers a boot request. Fresh makes the id and the token of a discovery lease that it opens.
+func (b *Book) Boot(now time.Time, q Boot, fresh func() (id, token string)) Answer {
 	l, ok := b.ByMAC(now, q.MAC)
 	known, isKnown := b.policy.Known[q.MAC]
 	if l.Discovery && l.State == Fetched && now.After(l.FirstScript.Add(Refetch)) {
@@ -191,7 +246,7 @@ func (b *Book) Boot(now time.Time, q Boot, id, token string) Answer {
 		return Answer{Verdict: Refused, Reason: "no machine has this MAC and discovery is off",
 			Next: fmt.Sprintf("firstlight machine add NAME --mac %s …, or turn discovery on", q.MAC)}
 	}
-	l, ok = b.discover(now, q, id, token)
+	l, ok = b.discover(now, q, fresh)
 	if !ok {
 		return Answer{Verdict: Refused, Reason: fmt.Sprintf("%d unknown machines are being discovered, the most", MaxDiscoveries),
 			Next: "wait until they are done, then start the machine again"}
@@ -232,7 +287,7 @@ func (b *Book) serve(now time.Time, l Lease, q Boot) Answer {
 
 // discover opens a discovery lease. Where there are too many, the oldest whose script nobody fetched makes room. It is on the
 // disk from its first script on: a request alone writes nothing.
-func (b *Book) discover(now time.Time, q Boot, id, token string) (Lease, bool) {
+func (b *Book) discover(now time.Time, q Boot, fresh func() (id, token string)) (Lease, bool) {
 	b.forget(now)
 	var count int
 	var oldest Lease
@@ -249,8 +304,9 @@ func (b *Book) discover(now time.Time, q Boot, id, token string) (Lease, bool) {
 		if oldest.ID == "" {
 			return Lease{}, false
 		}
-		delete(b.leases, oldest.ID)
+		b.remove(oldest.ID)
 	}
+	id, token := fresh()
 	l := opened(now, Lease{ID: id, Discovery: true, Machine: "unknown machine " + q.MAC, MACs: []string{q.MAC},
 		Anchors: b.policy.Anchors, Expires: now.Add(DiscoveryLife)}, token)
 	b.put(l, false)
@@ -296,27 +352,33 @@ func (b *Book) Files(now time.Time, token string, client netip.Addr) (l Lease, o
 
 // ByMAC returns the lease for a machine with the MAC (lower-case colon form): the live one, else the newest.
 func (b *Book) ByMAC(now time.Time, mac string) (Lease, bool) {
-	return b.newest(now, func(l Lease) bool { return slices.Contains(l.MACs, mac) })
+	b.index()
+	return b.newest(now, b.byMAC[mac])
 }
 
 // ByToken returns the lease whose boot the token names.
 func (b *Book) ByToken(now time.Time, token string) (Lease, bool) {
-	return b.newest(now, func(l Lease) bool { return l.Token == token })
+	b.index()
+	return b.newest(now, b.byToken[token])
 }
 
 // ByClient returns the newest lease whose script the address fetched.
 func (b *Book) ByClient(now time.Time, a netip.Addr) (Lease, bool) {
-	return b.newest(now, func(l Lease) bool { return l.Client.IsValid() && l.Client == a })
+	var ids []string
+	for id, l := range b.leases {
+		if l.Client.IsValid() && l.Client == a {
+			ids = append(ids, id)
+		}
+	}
+	return b.newest(now, ids)
 }
 
-func (b *Book) newest(now time.Time, match func(Lease) bool) (Lease, bool) {
+// newest returns the live one of some leases, else the one that was opened last.
+func (b *Book) newest(now time.Time, ids []string) (Lease, bool) {
 	var best Lease
 	found := false
-	for _, l := range b.leases {
-		if !match(l) {
-			continue
-		}
-		l = l.at(now)
+	for _, id := range ids {
+		l := b.leases[id].at(now)
 		if !found || l.State.Live() && !best.State.Live() || l.State.Live() == best.State.Live() && l.Opened.After(best.Opened) {
 			best, found = l, true
 		}

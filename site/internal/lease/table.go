@@ -94,6 +94,8 @@ func (t *Table) store(leases map[string]Lease) error {
 
 func freshToken() string { return strings.ToLower(rand.Text()) }
 
+func freshLease() (id, token string) { return ident.New("lease"), freshToken() }
+
 // SetPolicy is Book.SetPolicy. It writes nothing: whoever calls it keeps the policy.
 func (t *Table) SetPolicy(p Policy) (err error) {
 	return errors.Join(t.step(func(b *Book, _ time.Time) { err = b.SetPolicy(p) }), err)
@@ -114,7 +116,7 @@ func (t *Table) Close(id string, s State) error {
 
 // Boot is Book.Boot. An error means that what was seen could not be kept; the answer then is Silent.
 func (t *Table) Boot(q Boot) (a Answer, err error) {
-	err = t.step(func(b *Book, now time.Time) { a = b.Boot(now, q, ident.New("lease"), freshToken()) })
+	err = t.step(func(b *Book, now time.Time) { a = b.Boot(now, q, freshLease) })
 	if err != nil {
 		return Answer{Verdict: Silent}, err
 	}

@@ -114,7 +114,7 @@ func (p *player) step(command string, w []string) string {
 		p.next++
 		id := fmt.Sprintf("d%d", p.next)
 		q := Boot{MAC: w[0], IPXE: command == "ipxe", Firmware: !slices.Contains(w, "nofile")}
-		return p.answer(b.Boot(p.now, q, id, "t-"+id))
+		return p.answer(b.Boot(p.now, q, func() (string, string) { return id, "t-" + id }))
 	case "transferred":
 		b.Transferred(p.now, "t-"+w[0])
 		return "noted"
