@@ -80,7 +80,8 @@ func (b *boots) firstStage(c proxydhcp.Client, pin string) string {
 	if !pinned && c.KnownArch {
 		name, _, _ = proxydhcp.Firmware(c.Arch)
 	}
-	if name != "" && (b.has(name) || !c.HTTP && proxydhcp.Shipped(name)) {
+	// The second question is for the disk, and this is asked for every request.
+	if name != "" && (!c.HTTP && proxydhcp.Shipped(name) || b.has(name)) {
 		return name
 	}
 	return ""
@@ -215,6 +216,7 @@ func (b *boots) chained(token, file string) {
 }
 
 // isFirstStage says whether a boot file's name or address is that of a first-stage file.
-func isFirstStage(file string) bool {
-	return proxydhcp.IsFirmware(file[strings.LastIndex(file, "/")+1:])
-}
+func isFirstStage(file string) bool { return proxydhcp.IsFirmware(lastName(file)) }
+
+// lastName is what a boot file's name or address ends with.
+func lastName(file string) string { return file[strings.LastIndex(file, "/")+1:] }

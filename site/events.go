@@ -43,10 +43,16 @@ type events struct {
 
 // emit sends one event and says whether it was let through.
 func (e *events) emit(s subject, kind, message string, fields map[string]string) bool {
+	return e.emitWhat(s, kind, func() (string, map[string]string) { return message, fields })
+}
+
+// emitWhat is emit for what happens so often that most of it is not let through: what is said is made only then.
+func (e *events) emitWhat(s subject, kind string, what func() (message string, fields map[string]string)) bool {
 	agent := e.agent.Load()
 	if agent == nil || !e.all.allow(s.allowance, eventsPerSecond, eventBurst) {
 		return false
 	}
+	message, fields := what()
 	if s.lease != "" {
 		fields["lease"] = s.lease
 	}

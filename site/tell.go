@@ -47,27 +47,32 @@ func archText(c proxydhcp.Client) string {
 func (b *boots) Offered(c proxydhcp.Client, file string, p proxydhcp.Port) {
 	mac := c.MAC.String()
 	l, _ := b.leases.ByMAC(mac)
-	fields := map[string]string{"mac": mac, "arch": archText(c), "stage": "ipxe", "file": discovery.ScriptFile}
+	b.events.emitWhat(of(l), "boot.dhcp.offered", func() (string, map[string]string) { return offered(c, l, file) })
+	switch {
+	case p == proxydhcp.PortPXE || c.IPXE:
+		b.unused.taken(mac)
+	case b.unused.made(mac, c.XID):
+		b.events.emit(of(l), "boot.dhcp.unused",
+			fmt.Sprintf("%s was offered %s %d times and does not fetch it: offers not accepted", mac, lastName(file), maxUnused),
+			map[string]string{"mac": mac, "arch": archText(c), "file": lastName(file), "reason": "offers not accepted: firmware that does not " +
+				"merge the address offer of the network's DHCP server with this site's file offer", "next": b.remedy(l, c)})
+	}
+}
+
+// offered says what was offered to a machine with the lease.
+func offered(c proxydhcp.Client, l lease.Lease, file string) (message string, fields map[string]string) {
+	fields = map[string]string{"mac": c.MAC.String(), "arch": archText(c), "stage": "ipxe", "file": lastName(file)}
 	note := ""
 	switch first := isFirstStage(file); {
 	case first:
-		fields["stage"], fields["file"] = "firmware", b.firstStage(c, l.Arch)
+		fields["stage"] = "firmware"
 		if c.IPXE {
 			fields["rom"], note = "iPXE", ": its own ROM is iPXE and is replaced"
 		}
 	case l.State.Live() && l.Chained.IsZero():
 		fields["rom"], note = "iPXE", ": its own ROM is iPXE, it loads nothing by TFTP"
 	}
-	b.events.emit(of(l), "boot.dhcp.offered", fmt.Sprintf("offered %s to %s (architecture %s)%s", fields["file"], mac, fields["arch"], note), fields)
-	switch {
-	case p == proxydhcp.PortPXE || c.IPXE:
-		b.unused.taken(mac)
-	case b.unused.made(mac, c.XID):
-		b.events.emit(of(l), "boot.dhcp.unused",
-			fmt.Sprintf("%s was offered %s %d times and does not fetch it: offers not accepted", mac, fields["file"], maxUnused),
-			map[string]string{"mac": mac, "arch": fields["arch"], "file": fields["file"], "reason": "offers not accepted: firmware that does not " +
-				"merge the address offer of the network's DHCP server with this site's file offer", "next": b.remedy(l, c)})
-	}
+	return fmt.Sprintf("offered %s to %s (architecture %s)%s", fields["file"], fields["mac"], fields["arch"], note), fields
 }
 
 // remedy says what to do for firmware that does not merge two offers.

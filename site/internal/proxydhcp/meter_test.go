@@ -4,8 +4,6 @@ import (
 	"log/slog"
 	"net"
 	"testing"
-
-	"golang.org/x/net/ipv4"
 )
 
 // deaf knows no machine.
@@ -24,15 +22,14 @@ func TestMeterIsToldOfEveryPacket(t *testing.T) {
 	}
 	s := New(Config{Address: loopback, Index: lo.Index, Offers: local(client), Boots: newBook(), Log: slog.New(slog.DiscardHandler),
 		Meter: func(result string) { told = append(told, result) }})
-	pc := ipv4.NewPacketConn(out)
-	from := net.UDPAddrFromAddrPort(local(client))
-	s.handle(pc, discover(), from, PortDHCP)
+	from := local(client)
+	s.handle(out, discover(), from, PortDHCP)
 	s.cfg.Boots = deaf{newBook()}
-	s.handle(pc, discover(), from, PortDHCP)
+	s.handle(out, discover(), from, PortDHCP)
 	s.cfg.Boots = newBook()
-	s.handle(pc, []byte("junk"), from, PortDHCP)
+	s.handle(out, []byte("junk"), from, PortDHCP)
 	out.Close()
-	s.handle(pc, discover(), from, PortDHCP)
+	s.handle(out, discover(), from, PortDHCP)
 	want := []string{"offered", "silent", "malformed", "unsent"}
 	if len(told) != len(want) {
 		t.Fatalf("told %q, want %q", told, want)

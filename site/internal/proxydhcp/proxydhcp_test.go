@@ -248,7 +248,7 @@ func TestDHCP07_RelayedRequestsGoBackToTheRelay(t *testing.T) {
 	b := discover()
 	b[3] = 1 // hops
 	copy(b[24:], []byte{10, 10, 10, 1})
-	from := &net.UDPAddr{IP: net.IPv4(10, 42, 0, 1), Port: 387}
+	from := netip.MustParseAddrPort("10.42.0.1:387")
 	reply, _, _ := answer(t, b, PortDHCP)
 	if to := destination(reply, PortDHCP, from, netip.MustParseAddrPort("255.255.255.255:68")); to.String() != "10.10.10.1:67" {
 		t.Errorf("got destination %s, want 10.10.10.1:67", to)

@@ -41,7 +41,9 @@ type Config struct {
 
 // Server answers requests, one at a time per port.
 type Server struct {
-	cfg     Config
+	cfg Config
+	// way tells the kernel by which interface and from which address an answer leaves.
+	way     []byte
 	logs    *rate.Limiter
 	dropped atomic.Uint64
 }
@@ -51,7 +53,8 @@ func New(cfg Config) *Server {
 	if cfg.Meter == nil {
 		cfg.Meter = func(string) {}
 	}
-	return &Server{cfg: cfg, logs: rate.NewLimiter(rate.Every(logEvery), logBurst)}
+	way := (&ipv4.ControlMessage{IfIndex: cfg.Index, Src: net.IP(cfg.Address.AsSlice())}).Marshal()
+	return &Server{cfg: cfg, way: way, logs: rate.NewLimiter(rate.Every(logEvery), logBurst)}
 }
 
 // Dropped is how many packets were malformed so far.
@@ -66,10 +69,10 @@ func (s *Server) Serve(ctx context.Context, conn *net.UDPConn, port Port) error 
 	if err := pc.SetControlMessage(ipv4.FlagInterface, true); err != nil {
 		return fmt.Errorf("serve boot requests: %w", err)
 	}
-	buf := make([]byte, MaxPacket+1)
+	buf, oob := make([]byte, MaxPacket+1), make([]byte, maxControl)
 	failures := 0
 	for {
-		n, cm, from, err := pc.ReadFrom(buf)
+		n, control, _, from, err := conn.ReadMsgUDPAddrPort(buf, oob)
 		if ctx.Err() != nil {
 			return nil
 		}
@@ -80,17 +83,23 @@ func (s *Server) Serve(ctx context.Context, conn *net.UDPConn, port Port) error 
 			continue
 		}
 		failures = 0
-		if cm != nil && cm.IfIndex != s.cfg.Index {
-			continue
-		}
-		if udp, ok := from.(*net.UDPAddr); ok {
-			s.handle(pc, buf[:n], udp, port)
+		if s.ours(oob[:control]) {
+			s.handle(conn, buf[:n], from, port)
 		}
 	}
 }
 
+// maxControl holds what the kernel says of a packet's interface, in bytes.
+const maxControl = 128
+
+// ours says whether a packet came by our interface, where the kernel says by which it came.
+func (s *Server) ours(control []byte) bool {
+	var m ipv4.ControlMessage
+	return len(control) == 0 || m.Parse(control) == nil && m.IfIndex == s.cfg.Index
+}
+
 // handle answers one packet. A panic of the codec is one more malformed packet, never the end of the service.
-func (s *Server) handle(pc *ipv4.PacketConn, b []byte, from *net.UDPAddr, port Port) {
+func (s *Server) handle(conn *net.UDPConn, b []byte, from netip.AddrPort, port Port) {
 	defer func() {
 		if r := recover(); r != nil {
 			s.drop(from, fmt.Errorf("%w: %v", errMalformed, r))
@@ -106,8 +115,7 @@ func (s *Server) handle(pc *ipv4.PacketConn, b []byte, from *net.UDPAddr, port P
 		return
 	}
 	to := destination(reply, port, from, s.cfg.Offers)
-	out := &ipv4.ControlMessage{IfIndex: s.cfg.Index, Src: net.IP(s.cfg.Address.AsSlice())}
-	if _, err := pc.WriteTo(reply.ToBytes(), out, to); err != nil {
+	if _, _, err := conn.WriteMsgUDPAddrPort(reply.ToBytes(), s.way, to); err != nil {
 		s.cfg.Meter("unsent")
 		s.cfg.Log.Warn("boot offer not sent", "mac", client.MAC.String(), "to", to.String(), "error", err)
 		return
@@ -118,17 +126,17 @@ func (s *Server) handle(pc *ipv4.PacketConn, b []byte, from *net.UDPAddr, port P
 
 // destination is where a reply goes: to the relay that the request came through, whatever else holds (RFC 2131, section 4.1);
 // from port 4011 back to the sender, who has an address; else to everybody, because the client has none yet.
-func destination(reply *dhcpv4.DHCPv4, port Port, from *net.UDPAddr, offers netip.AddrPort) *net.UDPAddr {
-	switch {
-	case !reply.GatewayIPAddr.IsUnspecified():
-		return &net.UDPAddr{IP: reply.GatewayIPAddr, Port: relayPort}
-	case port == PortPXE:
+func destination(reply *dhcpv4.DHCPv4, port Port, from, offers netip.AddrPort) netip.AddrPort {
+	if relay, ok := netip.AddrFromSlice(reply.GatewayIPAddr.To4()); ok && !relay.IsUnspecified() {
+		return netip.AddrPortFrom(relay, relayPort)
+	}
+	if port == PortPXE {
 		return from
 	}
-	return net.UDPAddrFromAddrPort(offers)
+	return offers
 }
 
-func (s *Server) drop(from *net.UDPAddr, err error) {
+func (s *Server) drop(from netip.AddrPort, err error) {
 	n := s.dropped.Add(1)
 	s.cfg.Meter("malformed")
 	if s.logs.Allow() {
