@@ -1,6 +1,7 @@
 package deploy
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -84,8 +85,13 @@ func decode(compressed []byte, size int64) ([]byte, error) {
 	return buf, nil
 }
 
+// headBytes are the first two blocks of a disk of either block size: the master boot record and the header of the table's first copy,
+// without which no firmware starts anything.
+const headBytes = 2 * 4096
+
 // write brings the image onto the disk in an order in which a power cut leaves nothing that starts (DEP-11): first everything
-// between the two copies of the partition table, flushed and read back, then the last chunk and the first one, each for itself.
+// between the two copies of the partition table, flushed and read back, also what the first chunk holds beside the table (of a real
+// image, the beginning of its first partition), then the last chunk, and the disk's first blocks last.
 func (j *job) write(ctx context.Context) (written, verified int64, err error) {
 	w := &writer{job: j, total: j.m.DataSize()}
 	last := len(j.m.Chunks) - 1
@@ -101,6 +107,9 @@ func (j *job) write(ctx context.Context) (written, verified int64, err error) {
 		return w.written, w.verified, err
 	}
 	if err := j.holesAreZero(ctx); err != nil {
+		return w.written, w.verified, err
+	}
+	if err := w.body(); err != nil {
 		return w.written, w.verified, err
 	}
 	for _, i := range ends {
@@ -153,8 +162,29 @@ func (w *writer) stage(ctx context.Context, chunks []int) error {
 	return nil
 }
 
+// body writes the first chunk but for its head, flushes it and reads it back.
+func (w *writer) body() error {
+	if len(w.first) <= headBytes {
+		return nil
+	}
+	if _, err := w.claim.WriteAt(w.first[headBytes:], headBytes); err != nil {
+		return fmt.Errorf("chunk 0: write at byte %d: %w", headBytes, err)
+	}
+	if err := w.claim.Flush(); err != nil {
+		return fmt.Errorf("flush: %w", err)
+	}
+	b := disk.Buffer(len(w.first) - headBytes)
+	if _, err := w.claim.ReadAt(b, headBytes); err != nil {
+		return fmt.Errorf("read back chunk 0 at byte %d: %w", headBytes, err)
+	}
+	if !bytes.Equal(b, w.first[headBytes:]) {
+		return fmt.Errorf("read back chunk 0 at byte %d: %w: the disk does not hold what was written", headBytes, ErrDigest)
+	}
+	return nil
+}
+
 func (w *writer) one(ctx context.Context, i int) error {
-	c, raw := w.m.Chunks[i], w.first
+	c, raw := w.m.Chunks[i], w.first[:min(headBytes, len(w.first))]
 	if i > 0 {
 		var err error
 		if raw, err = w.chunk(ctx, i); err != nil {
