@@ -128,10 +128,10 @@ func TestCancelAnywhere(t *testing.T) {
 					if c != nil && c.Kind != "boot.prepareRamdisk" && c.Kind[:3] == "bmc" && r.command("boot.cleanUp") == nil {
 						t.Error("got no boot.cleanUp, want the site told")
 					}
-					if c != nil && mode == "silent" && c.Kind == "disk.wipe" {
+					if c != nil && c.Kind == "disk.wipe" {
 						holds = fleet.HoldsPartlyWiped
 					}
-					if c != nil && mode == "silent" && c.Kind == "deploy.image" {
+					if c != nil && c.Kind == "deploy.image" {
 						holds = fleet.HoldsPartlyWritten
 					}
 					r.wantDisk(holds, "")
@@ -205,6 +205,8 @@ func TestWIPE07_WhatTheDiskHoldsAfterCancel(t *testing.T) {
 	disk := func(outcome string, erased, verified uint64) *agentv1.DiskWipeResult {
 		return &agentv1.DiskWipeResult{Disks: []*agentv1.WipedDisk{{Serial: serial, SizeBytes: diskSize, BytesErased: erased, BytesVerified: verified, Outcome: outcome}}}
 	}
+	untouched := disk("cancelled", 0, 0)
+	untouched.Disks[0].Message = "DISK0001 cancelled: stopped; nothing was written to it"
 	for name, c := range map[string]struct {
 		state      fleet.CommandState
 		result     proto.Message
@@ -212,7 +214,8 @@ func TestWIPE07_WhatTheDiskHoldsAfterCancel(t *testing.T) {
 		holds, why string
 	}{
 		"stopped in the middle":          {fleet.CommandCancelled, disk("cancelled", 7, 0), 7, fleet.HoldsPartlyWiped, "7 of"},
-		"stopped before the first write": {fleet.CommandCancelled, disk("cancelled", 0, 0), 0, fleet.HoldsOldData, "nothing was written"},
+		"stopped before the first write": {fleet.CommandCancelled, untouched, 0, fleet.HoldsOldData, "nothing was written"},
+		"stopped before the first flush": {fleet.CommandCancelled, disk("cancelled", 0, 0), 0, fleet.HoldsPartlyWiped, "0 of"},
 		"this disk was done":             {fleet.CommandCancelled, disk("clean", diskSize, diskSize), 7, fleet.HoldsClean, "read back"},
 		"said clean, not read back":      {fleet.CommandCancelled, disk("clean", diskSize, 5), 7, fleet.HoldsPartlyWiped, ""},
 		"no word about the disk":         {fleet.CommandCancelled, &agentv1.DiskWipeResult{}, 7, fleet.HoldsPartlyWiped, ""},

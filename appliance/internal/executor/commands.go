@@ -106,13 +106,12 @@ func (f *flow) report(r Report) error {
 	if r.Attested && r.AttestedKind != c.Kind {
 		r.Attested, r.AttestError = false, fmt.Sprintf("it is about %q", r.AttestedKind)
 	}
-	ran := c.State == fleet.CommandRunning
 	c.State, c.Attested = r.State, r.Attested
 	if r.Progress != nil {
 		c.Progress = r.Progress
 	}
 	if !c.State.Ended() {
-		f.hold(c, r, ran)
+		f.hold(c, r)
 		return nil
 	}
 	c.Ended = fleet.At(f.now)
@@ -125,7 +124,7 @@ func (f *flow) report(r Report) error {
 	default:
 		c.Message = fleet.Clip(r.Message)
 	}
-	f.hold(c, r, ran)
+	f.hold(c, r)
 	return nil
 }
 

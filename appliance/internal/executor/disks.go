@@ -21,7 +21,7 @@ const (
 // destructive says whether a kind of command writes to disks.
 func destructive(kind string) bool { return kind == kindWipe || kind == kindDeploy }
 
-// nothingWritten is what a deploy says that failed before its first write.
+// nothingWritten is what a wipe or a deploy says that ended before its first write, and a wipe also of a single disk.
 const nothingWritten = "nothing was written"
 
 // interrupted begins what an agent says of a command in which it was killed and started again.
@@ -54,13 +54,14 @@ func (f *flow) targets(c *fleet.Command) []string {
 	return out
 }
 
-// hold notes what a report on a command that writes to disks means for them. ran: the agent had said before that it runs.
-func (f *flow) hold(c *fleet.Command, r Report, ran bool) {
+// hold notes what a report on a command that writes to disks means for them. What went on before it may never have been heard, so a
+// command that ended badly has written, unless it says itself that it did not.
+func (f *flow) hold(c *fleet.Command, r Report) {
 	switch c.Kind {
 	case kindWipe:
 		f.holdWipe(c, r)
 	case kindDeploy:
-		f.holdDeploy(c, ran)
+		f.holdDeploy(c)
 	}
 }
 
@@ -85,27 +86,22 @@ func (f *flow) holdWipe(c *fleet.Command, r Report) {
 		switch {
 		case c.State == fleet.CommandSucceeded:
 			f.run.Hold(f.now, s, fleet.HoldsClean, "wiped, and read back whole")
-		case i >= 0 && res.Disks[i].Outcome == "clean" && res.Disks[i].SizeBytes > 0 && res.Disks[i].BytesVerified == res.Disks[i].SizeBytes:
+		case i >= 0 && c.Attested && res.Disks[i].Outcome == "clean" && res.Disks[i].SizeBytes > 0 && res.Disks[i].BytesVerified == res.Disks[i].SizeBytes:
 			f.run.Hold(f.now, s, fleet.HoldsClean, "wiped, and read back whole, before the wipe of all disks ended: "+c.Message)
-		case i >= 0 && res.Disks[i].BytesErased == 0 && res.Disks[i].Outcome != "clean":
+		case i >= 0 && res.Disks[i].Outcome != "clean" && strings.Contains(res.Disks[i].Message, nothingWritten):
 			f.why(s, "a wipe of it ended, and nothing was written: "+c.Message)
 		case i >= 0:
 			d := res.Disks[i]
 			f.run.Hold(f.now, s, fleet.HoldsPartlyWiped, fmt.Sprintf("%d of %d bytes erased: %s", d.BytesErased, d.SizeBytes, c.Message))
-		case f.wrote(c):
-			f.run.Hold(f.now, s, fleet.HoldsPartlyWiped, "the wipe did not end well: "+c.Message)
+		case len(res.Disks) == 0 && strings.Contains(c.Message, nothingWritten):
+			f.why(s, "a wipe ended before it began: "+c.Message)
 		default:
-			f.why(s, "a wipe ended before it began, nothing was written: "+c.Message)
+			f.run.Hold(f.now, s, fleet.HoldsPartlyWiped, "the wipe did not end well: "+c.Message)
 		}
 	}
 }
 
-// wrote says whether a command is known to have begun to write.
-func (f *flow) wrote(c *fleet.Command) bool {
-	return c.Progress != nil && c.Progress.Done > 0 || strings.Contains(c.Message, "panicked") || strings.HasPrefix(c.Message, interrupted)
-}
-
-func (f *flow) holdDeploy(c *fleet.Command, ran bool) {
+func (f *flow) holdDeploy(c *fleet.Command) {
 	for _, s := range f.targets(c) {
 		switch {
 		case c.State == fleet.CommandRunning && c.Progress != nil && c.Progress.Done > 0:
@@ -113,7 +109,7 @@ func (f *flow) holdDeploy(c *fleet.Command, ran bool) {
 		case c.State == fleet.CommandSucceeded:
 			f.run.Hold(f.now, s, fleet.HoldsImage(f.run.Image), "written, and read back whole")
 		case c.State == fleet.CommandRejected || !c.State.Ended():
-		case strings.Contains(c.Message, nothingWritten), c.State == fleet.CommandCancelled && !ran:
+		case strings.Contains(c.Message, nothingWritten):
 			f.why(s, "a deploy ended before it wrote: "+c.Message)
 		default:
 			f.run.Hold(f.now, s, fleet.HoldsPartlyWritten, c.Message)
