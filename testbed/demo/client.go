@@ -42,8 +42,10 @@ type row struct {
 	Name  string    `json:"name"`
 	Line  string    `json:"line"`
 	Since time.Time `json:"since"`
-	LeftS *int64    `json:"left_s"`
-	Next  string    `json:"next"`
+	// Percent and LeftS are nil where the API does not know.
+	Percent *int   `json:"percent"`
+	LeftS   *int64 `json:"left_s"`
+	Next    string `json:"next"`
 }
 
 // page is the part of the API's page of machines that is filled by the view that was asked for.

@@ -119,7 +119,7 @@ func (p picture) over(s seen) []line {
 	return out
 }
 
-// working is the line of what a machine is at: in the API's words, with the time left where the API or the last demo knows it.
+// working is the line of what a machine is at: in the API's words, with the time left that the last demo tells where the API knows no progress.
 func (p picture) working(s seen) line {
 	l := line{at: p.now.Sub(p.started), mark: markWorking, who: s.who, text: plain(s.rec.Row.Line)}
 	if s.rec.State == "paused" {
@@ -128,7 +128,7 @@ func (p picture) working(s seen) line {
 	}
 	for _, stage := range judge.Stages {
 		step := s.rec.Step(stage)
-		if step == nil || step.State != "running" || step.Start == nil || s.rec.Row.LeftS != nil {
+		if step == nil || step.State != "running" || step.Start == nil || s.rec.Row.Percent != nil {
 			continue
 		}
 		if left := p.past.left(s.who+"/"+stage, p.now.Sub(*step.Start)); left != "" {

@@ -73,6 +73,10 @@ func discovered(text string) *machine {
 
 func says(m *machine, text string, left *int64) *machine {
 	m.Row.Line, m.Row.LeftS = text, left
+	var percent int
+	if _, err := fmt.Sscanf(text, "Writing image demo, %d %%", &percent); err == nil {
+		m.Row.Percent = &percent
+	}
 	return m
 }
 
@@ -93,6 +97,8 @@ func TestRender(t *testing.T) {
 		"nothing-yet": {now: at(20), machines: []seen{{who: first, goal: true}, {who: unknown, unknown: true}}},
 		"progress": {now: at(58), past: last(first), machines: []seen{
 			{who: first, goal: true, rec: says(provisioned(first, "A", 9, skips), "Writing image demo, 62 %, 40 s left", &left)}}},
+		"progress-without-pace": {now: at(68), past: last(first), machines: []seen{
+			{who: first, goal: true, rec: says(provisioned(first, "A", 9, skips), "Writing image demo, 3 %", nil)}}},
 		"first-time": {now: at(58), machines: []seen{
 			{who: first, goal: true, rec: says(provisioned(first, "A", 5, nil), "Waiting for the RAM disk to start and join, 13 s of 5 min", nil)}}},
 		"as-last-time": {now: at(46), past: last(first), machines: []seen{
