@@ -57,7 +57,7 @@ func (p past) left(key string, spent time.Duration) string {
 	return fmt.Sprintf(", longer than last time (%s)", rough(took))
 }
 
-// whole is how long a machine still needs to be active; not ok where the last demo does not tell.
+// whole is how long a machine still needs to be active; not ok where neither the API nor the last demo tells.
 func (p past) whole(s seen, now time.Time) (time.Duration, bool) {
 	var sum time.Duration
 	for _, stage := range judge.Stages {
@@ -70,9 +70,12 @@ func (p past) whole(s seen, now time.Time) (time.Duration, bool) {
 			return 0, false
 		}
 		if step.Start != nil {
-			took = max(0, took-now.Sub(*step.Start))
+			took -= now.Sub(*step.Start)
 			if left := s.rec.Row.LeftS; left != nil {
 				took = time.Duration(*left) * time.Second
+			}
+			if took < 0 {
+				return 0, false // slower than last time: so may the rest be
 			}
 		}
 		sum += took
