@@ -167,6 +167,7 @@ func (s *Server) fleetParts(v *visit) ([]part, string, error) {
 	if err != nil {
 		return nil, "", err
 	}
+	v.all = everywhereOf(page)
 	filtered := ask.Q != "" || ask.State != ""
 	more := pager{Shown: len(page.Rows), Total: page.Total}
 	if page.Next != "" {

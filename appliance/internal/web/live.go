@@ -105,6 +105,7 @@ func (v *visit) drawAll(all []part) (map[string]template.HTML, error) {
 
 // stream serves the live updates of a page.
 func (s *Server) stream(build parts) http.HandlerFunc {
+	build = everywhereToo(build)
 	return func(w http.ResponseWriter, r *http.Request) {
 		v := &visit{s: s, w: w, r: r}
 		if !v.enter() {

@@ -89,6 +89,7 @@ type frame struct {
 	Role auth.Role
 	CSRF string
 	Now  time.Time
+	All  everywhere
 }
 
 // Can says whether the person may.
@@ -137,8 +138,15 @@ func (v *visit) show(page, title string, status int, p any) error {
 	if t == nil {
 		return fmt.Errorf("show page: no template %q", page)
 	}
+	f := v.frame(title)
+	if f.User != "" {
+		var err error
+		if f.All, err = v.everywhere(); err != nil {
+			v.s.cfg.Log.Warn("what every page says", "path", v.r.URL.Path, "error", err)
+		}
+	}
 	var out bytes.Buffer
-	if err := t.ExecuteTemplate(&out, "frame", view{v.frame(title), p}); err != nil {
+	if err := t.ExecuteTemplate(&out, "frame", view{f, p}); err != nil {
 		return fmt.Errorf("show page %s: %w", page, err)
 	}
 	v.w.Header().Set("Content-Type", "text/html; charset=utf-8")

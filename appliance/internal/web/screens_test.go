@@ -34,6 +34,8 @@ func TestScreens(t *testing.T) {
 		}
 		return a
 	}, false)
+	stopped := newSite(t, webtest.New, false)
+	stopped.client(t, "anna").form("POST", "/site/stop", map[string]string{"reason": "smoke in aisle 4", "key": "k-1"})
 	for _, p := range []struct {
 		name string
 		s    *site
@@ -49,7 +51,7 @@ func TestScreens(t *testing.T) {
 		{"provision", full, "tina", "/machines/r14u01/provision"}, {"provision-protected", full, "omar", "/machines/r13u09/provision"}, {"cancel", full, "tina", "/machines/r12u01/cancel"},
 		{"remove", full, "omar", "/machines/r14u01/remove"}, {"add", full, "omar", "/machines/new"},
 		{"discovered", full, "tina", "/discovered"}, {"enrol", full, "tina", "/machines/unknown-3f9a/enrol"}, {"images", full, "omar", "/images"}, {"images-empty", empty, "omar", "/images"},
-		{"health", full, "omar", "/health"}, {"stop", full, "omar", "/site/stop"}, {"users", full, "anna", "/users"}, {"audit", full, "anna", "/audit"},
+		{"health", full, "omar", "/health"}, {"stop", full, "omar", "/site/stop"}, {"fleet-stopped", stopped, "omar", "/"}, {"users", full, "anna", "/users"}, {"audit", full, "anna", "/audit"},
 		{"forbidden", full, "vera", "/audit"}, {"not-here", full, "vera", "/machines/nobody"},
 	} {
 		t.Run(p.name, func(t *testing.T) { pictures(t, p.s, p.user, p.path, filepath.Join(dir, p.name)) })

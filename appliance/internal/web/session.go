@@ -20,6 +20,8 @@ type visit struct {
 	w       http.ResponseWriter
 	r       *http.Request
 	session auth.Session
+	// all is what every page says, once it was read.
+	all *everywhere
 }
 
 func (v *visit) ctx() context.Context { return v.r.Context() }

@@ -45,8 +45,7 @@ func (a *Appliance) routes() {
 	a.handle("GET /v1/health", auth.PermRead, func(*http.Request, string) (any, error) { return a.health, nil })
 	for _, verb := range []string{"stop", "resume"} {
 		a.handle("POST /v1/"+verb, auth.PermManage, func(r *http.Request, by string) (any, error) {
-			a.note(r, by, "")
-			return api.Stopped{}, nil
+			return a.stopOrResume(r, by, verb)
 		})
 	}
 	a.handle("GET /v1/users", auth.PermAdmin, func(*http.Request, string) (any, error) { return a.users, nil })
@@ -60,13 +59,28 @@ func (a *Appliance) routes() {
 	a.mux.HandleFunc("GET /v1/watch", a.watch)
 }
 
+func (a *Appliance) stopOrResume(r *http.Request, by, verb string) (any, error) {
+	a.note(r, by, "")
+	a.stop = nil
+	if verb == "stop" {
+		in, err := read[api.Reason](r)
+		if err != nil {
+			return nil, err
+		}
+		a.stop = &fleet.Stop{By: by, Reason: in.Reason, Since: fleet.At(a.now())}
+	}
+	a.changes++
+	a.tell(api.Change{ID: a.changes, Kind: api.ChangeEvent, Event: &fleet.Event{Kind: verb}})
+	return api.Stopped{Stop: a.stop}, nil
+}
+
 func (a *Appliance) note(r *http.Request, by, body string) {
 	a.orders = append(a.orders, Order{r.Method, r.URL.Path, by, body})
 }
 
 func (a *Appliance) page(r *http.Request, _ string) (any, error) {
 	q := r.URL.Query()
-	out := api.MachinePage{Rows: []api.MachineRow{}, NeedYou: []api.MachineRow{}, Counts: map[string]int{}, Rev: a.changes}
+	out := api.MachinePage{Rows: []api.MachineRow{}, NeedYou: []api.MachineRow{}, Counts: map[string]int{}, Rev: a.changes, Stop: a.stop}
 	var hits []api.MachineRow
 	for _, name := range a.names() {
 		m := a.machines[name]

@@ -36,6 +36,7 @@ type Appliance struct {
 	tokens   []api.Token
 	audit    []api.AuditEntry
 	health   api.Health
+	stop     *fleet.Stop
 	uploads  map[string]*upload
 	answers  map[string]answer
 	// broken maps a path's prefix to the error that it answers.
