@@ -36,20 +36,6 @@ func (c *call) line(prompt string) (string, error) {
 	return strings.TrimSpace(text), nil
 }
 
-// disks is the number of disks that an order says it wipes: the one that was given, or the one that a person types after having read
-// which they are. Without a terminal nothing is asked; the appliance then decides whether it may be left out.
-func (c *call) disks(op, name string, given *int, yes bool, preview func() (executor.Preview, error)) (*int, error) {
-	if given != nil || yes || c.json || !terminal(c.Stdin) {
-		return given, nil
-	}
-	p, err := preview()
-	if err != nil {
-		return nil, err
-	}
-	showWould(c.Stderr, p)
-	return typed(c, op, name, len(p.Disks))
-}
-
 func typed(c *call, op, name string, want int) (*int, error) {
 	text, err := c.line("type the number of disks that will be wiped: ")
 	if err != nil {
@@ -97,6 +83,23 @@ type orderOf struct {
 	Yes   bool `help:"Do not ask."`
 }
 
-func (o orderOf) asked(c *call, op, name string, in api.Provision) (*int, error) {
-	return c.disks(op, name, o.Disks, o.Yes, func() (executor.Preview, error) { return c.client.DryRun(c.ctx, name, in) })
+// asked is the number of disks that an order says it wipes: the one that was given, or the one that a person types after having read
+// which they are; then the version is that of the machine which he read of, so that the order is for those disks and no others. Without a
+// terminal nothing is asked; the appliance then decides whether the number may be left out.
+func (o orderOf) asked(c *call, op, name string, in api.Provision) (disks *int, version string, err error) {
+	if o.Disks != nil || o.Yes || c.json || !terminal(c.Stdin) {
+		return o.Disks, "", nil
+	}
+	m, err := c.client.Machine(c.ctx, name)
+	if err != nil {
+		return nil, "", err
+	}
+	in.Version = m.Version
+	p, err := c.client.DryRun(c.ctx, name, in)
+	if err != nil {
+		return nil, "", err
+	}
+	showWould(c.Stderr, p)
+	disks, err = typed(c, op, name, len(p.Disks))
+	return disks, m.Version, err
 }

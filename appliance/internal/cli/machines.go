@@ -143,11 +143,14 @@ func (r *retry) Run(c *call) error {
 	if m.Workflow == nil {
 		return fault.New(fault.Conflict, op, r.Name, errors.New("it never had a workflow"), "begin one with `firstlight provision "+r.Name+" --image IMAGE`")
 	}
-	disks, err := r.asked(c, op, r.Name, api.Provision{Image: m.Workflow.Image, PauseAfter: m.Workflow.PauseAfter})
+	disks, version, err := r.asked(c, op, r.Name, api.Provision{Image: m.Workflow.Image, PauseAfter: m.Workflow.PauseAfter})
 	if err != nil {
 		return err
 	}
-	out, err := c.client.Retry(c.ctx, r.Name, api.Retry{Disks: disks, Version: m.Version})
+	if version == "" {
+		version = m.Version
+	}
+	out, err := c.client.Retry(c.ctx, r.Name, api.Retry{Disks: disks, Version: version})
 	if err != nil {
 		return err
 	}

@@ -28,7 +28,7 @@ func (p *provision) Run(c *call) error {
 		return c.print(out, func(w io.Writer) { showPreview(w, out) })
 	}
 	var err error
-	if order.Disks, err = p.asked(c, "provision", p.Name, order); err != nil {
+	if order.Disks, order.Version, err = p.asked(c, "provision", p.Name, order); err != nil {
 		return err
 	}
 	out, err := c.client.Provision(c.ctx, p.Name, order)
