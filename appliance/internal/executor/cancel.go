@@ -166,29 +166,36 @@ func (f *flow) ended(s *fleet.Step) string {
 	return fleet.Clip(out)
 }
 
-// untold are the commands in hand whose agents do not know yet that the workflow is cancelled.
+// untold are the commands in hand whose agents do not know yet that the workflow is cancelled, or has failed.
 func (w *worker) untold() []*fleet.Command {
 	var out []*fleet.Command
-	s := w.run.Step(w.run.Cancel.Step)
-	for i := range s.Commands {
-		if c := &s.Commands[i]; !c.State.Ended() && !w.run.Sent[c.ID].Background && !w.told[c.ID] {
-			out = append(out, c)
+	for i := range w.run.Steps {
+		s := &w.run.Steps[i]
+		for j := range s.Commands {
+			if c := &s.Commands[j]; !c.State.Ended() && !w.run.Sent[c.ID].Background && !w.told[c.ID] {
+				out = append(out, c)
+			}
 		}
 	}
 	return out
 }
 
 // orderedBy says who cancelled and why; the agent puts the word "cancelled" before it.
-func orderedBy(x *fleet.Cancel) string {
-	if x.Reason == "" {
+func orderedBy(run *fleet.Run) string {
+	x := run.Cancel
+	switch {
+	case x == nil:
+		return "by the appliance: the workflow failed at step " + run.Failure.Step
+	case x.Reason == "":
 		return "by " + x.By
 	}
 	return "by " + x.By + ": " + x.Reason
 }
 
-// stopCommands tells agents to stop what a cancelled workflow has in their hands: once per session.
+// stopCommands tells agents to stop what a cancelled or failed workflow has in their hands: once per session. A failed one does not
+// wait for it: an agent whose session is lost gets none for a workflow that is over, and stops by that.
 func (w *worker) stopCommands() {
-	if w.run.State != fleet.WorkflowCancelling {
+	if w.run.State != fleet.WorkflowCancelling && w.run.State != fleet.WorkflowFailed {
 		return
 	}
 	now := w.e.cfg.Now()
@@ -199,7 +206,7 @@ func (w *worker) stopCommands() {
 		}
 		role, err := ident.ParseRole(sent.Role)
 		if err == nil {
-			err = w.e.cfg.Sender.Cancel(ident.NodeID(sent.Node), role, c.ID, orderedBy(w.run.Cancel))
+			err = w.e.cfg.Sender.Cancel(ident.NodeID(sent.Node), role, c.ID, orderedBy(w.run))
 		}
 		if err != nil {
 			w.again[c.ID] = now.Add(resendAfter)

@@ -48,6 +48,25 @@ func (f *flow) forbidden(step, kind string, mark *fleet.Protection) {
 		"when it may be wiped after all: firstlight machine unprotect "+f.run.Machine+", then firstlight provision")
 }
 
+// unhanded ends the workflow at a command that must not be handed over any more, or not again.
+func (f *flow) unhanded(v Forbidden) {
+	c := f.run.Command(v.CommandID)
+	switch {
+	case c == nil || c.State.Ended():
+	case f.begun(c):
+		f.fail(f.run.Sent[c.ID].Step, c.Kind, fmt.Sprintf("machine %s is %s, and %s was sent before that: its agent did not say that it has it, and it is not sent again", f.run.Machine, &v.Mark, c.Kind),
+			"switch the machine off, so that nothing goes on there, and look at its disks; when it may be wiped after all: firstlight machine unprotect "+f.run.Machine+", then firstlight provision")
+	default:
+		c.State, c.Ended, c.Message = fleet.CommandCancelled, fleet.At(f.now), "it was never sent"
+		f.forbidden(f.run.Sent[c.ID].Step, c.Kind, &v.Mark)
+	}
+}
+
+// unanswered says of a command whether its agent has said nothing about it.
+func unanswered(c *fleet.Command) bool {
+	return c.State == fleet.CommandPending || c.State == fleet.CommandSent
+}
+
 // cause is why a command's step failed.
 func (f *flow) cause(c *fleet.Command) string {
 	if strings.HasPrefix(c.Message, interrupted) {

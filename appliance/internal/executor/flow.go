@@ -64,10 +64,7 @@ func (f *flow) apply(fact Fact) error {
 	case Thawed:
 		f.thaw()
 	case Forbidden:
-		if c := f.run.Command(v.CommandID); c != nil && !c.State.Ended() {
-			c.State, c.Ended, c.Message = fleet.CommandCancelled, fleet.At(f.now), "it was never sent"
-			f.forbidden(f.run.Sent[c.ID].Step, c.Kind, &v.Mark)
-		}
+		f.unhanded(v)
 	default:
 		return fmt.Errorf("fact %T is not known", fact)
 	}

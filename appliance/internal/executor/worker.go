@@ -21,8 +21,8 @@ type worker struct {
 	// run and rev are what is stored; only the worker's goroutine touches them, and nobody after done.
 	run *fleet.Run
 	rev int64
-	// attempts counts the hand-overs of a command by this process. delivered: its agent's present session has it. again is when to
-	// try one next.
+	// attempts counts the hand-overs of a command by this process: one that has any is in its agent's hands, whatever is stored.
+	// delivered: its agent's present session has it. again is when to try one next.
 	attempts  map[string]uint32
 	delivered map[string]bool
 	again     map[string]time.Time
@@ -166,7 +166,7 @@ func (w *worker) flow(ctx context.Context) (*flow, error) {
 	}
 	now := w.e.cfg.Now()
 	f := &flow{run: run, now: now, notBefore: w.began.Add(restartGrace), began: w.began}
-	f.unsent = func(c *fleet.Command) bool { return !w.delivered[c.ID] && !c.Issued.Before(fleet.At(w.began).Time) }
+	f.unsent = func(c *fleet.Command) bool { return w.attempts[c.ID] == 0 && !c.Issued.Before(fleet.At(w.began).Time) }
 	f.protected = func() (*fleet.Protection, error) {
 		rec, err := w.e.cfg.Fleet.Machine(ctx, run.Machine)
 		return rec.Protected, err
@@ -350,7 +350,7 @@ func (w *worker) due() []*fleet.Command {
 func (w *worker) send(ctx context.Context) {
 	now := w.e.cfg.Now()
 	for _, c := range w.due() {
-		if w.delivered[c.ID] || now.Before(w.again[c.ID]) {
+		if w.delivered[c.ID] || now.Before(w.again[c.ID]) || w.run.Stopped != nil && destructive(c.Kind) && unanswered(c) {
 			continue
 		}
 		if forbidden, err := w.forbidden(ctx, c); forbidden || err != nil {
@@ -374,9 +374,10 @@ func (w *worker) send(ctx context.Context) {
 }
 
 // forbidden says whether a command that writes to disks must not be handed over any more, because the machine was protected since
-// it was minted; then the workflow has failed by it. What was handed over once is not taken back.
+// it was minted; then the workflow has failed by it. What was handed over and may have been lost on the way is not handed over
+// again; what its agent has answered is in its hands.
 func (w *worker) forbidden(ctx context.Context, c *fleet.Command) (bool, error) {
-	if !destructive(c.Kind) || c.State != fleet.CommandPending {
+	if !destructive(c.Kind) || !unanswered(c) {
 		return false, nil
 	}
 	rec, err := w.e.cfg.Fleet.Machine(ctx, w.run.Machine)
