@@ -110,7 +110,11 @@ var actions = map[string]action{
 		}},
 	"change": {Title: "Change", Verb: "Save", perm: auth.PermManage, Form: "change", Explain: "What is left as it is stays. An empty password keeps the one that is stored.",
 		do: func(ctx context.Context, c *api.Client, name string, o order) (string, error) {
-			m, err := c.SetMachine(ctx, name, o.Form.set(o.Version))
+			now, err := c.Machine(ctx, name)
+			if err != nil {
+				return "", err
+			}
+			m, err := c.SetMachine(ctx, name, o.Form.set(o.Version, now))
 			return stay(name, m, err)
 		}},
 }

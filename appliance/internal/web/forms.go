@@ -52,16 +52,36 @@ func (f machineForm) add() api.AddMachine {
 		BMCPassword: f.BMCPassword, BMCCertificateSHA256: strings.ReplaceAll(f.BMCCertificate, ":", ""), Adopt: f.Adopt}
 }
 
-func (f machineForm) set(version string) api.SetMachine {
-	macs, disks, cert := list(f.MACs), f.serials(), strings.ReplaceAll(f.BMCCertificate, ":", "")
-	in := api.SetMachine{Version: version, Place: &f.Place, MACs: &macs, UUID: &f.UUID, DiskSerials: &disks, BMCURL: &f.BMCURL, BMCUser: &f.BMCUser}
+// set is what differs from the machine as it is: a form sends everything, and what nobody touched must neither be refused while a
+// workflow is open nor put the disks in another order, of which the first gets the system.
+func (f machineForm) set(version string, now api.Machine) api.SetMachine {
+	in := api.SetMachine{Version: version}
+	for _, x := range []struct {
+		to       **string
+		is, want string
+	}{{&in.Place, now.Row.Place, f.Place}, {&in.UUID, now.UUID, f.UUID}, {&in.BMCURL, now.BMC.URL, f.BMCURL}, {&in.BMCUser, now.BMC.User, f.BMCUser}} {
+		if x.is != x.want {
+			*x.to = &x.want
+		}
+	}
+	if macs := list(f.MACs); !slices.Equal(macs, now.MACs) {
+		in.MACs = &macs
+	}
+	if disks := f.serials(); !slices.Equal(disks, now.DiskSerials) && !(len(f.Disks) > 0 && sameSet(disks, now.DiskSerials)) {
+		in.DiskSerials = &disks
+	}
 	if f.BMCPassword != "" {
 		in.BMCPassword = &f.BMCPassword
 	}
-	if cert != "" {
+	if cert := strings.ReplaceAll(f.BMCCertificate, ":", ""); cert != "" {
 		in.BMCCertificateSHA256 = &cert
 	}
 	return in
+}
+
+// sameSet says whether both have the same elements: ticks have no order of their own.
+func sameSet(a, b []string) bool {
+	return slices.Equal(slices.Sorted(slices.Values(a)), slices.Sorted(slices.Values(b)))
 }
 
 // formOf fills a form with what is known.
@@ -80,6 +100,8 @@ func formOf(m api.Machine, kind string) machineForm {
 			f.Offered = append(f.Offered, v)
 			delete(chosen, d.Serial)
 		}
+		// Ticks are sent in the order in which they stand: the disk that gets the system stays the first.
+		slices.SortStableFunc(f.Offered, func(a, b diskView) int { return rank(m.DiskSerials, a.Serial) - rank(m.DiskSerials, b.Serial) })
 	}
 	var more []string
 	for _, d := range m.DiskSerials {
@@ -89,6 +111,13 @@ func formOf(m api.Machine, kind string) machineForm {
 	}
 	f.MoreDisks = strings.Join(more, "\n")
 	return f
+}
+
+func rank(all []string, s string) int {
+	if i := slices.Index(all, s); i >= 0 {
+		return i
+	}
+	return len(all)
 }
 
 // again is the form as it was sent, with the disks that the machine reported.

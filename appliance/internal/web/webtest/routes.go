@@ -268,7 +268,8 @@ func (a *Appliance) setMachine(r *http.Request, by string) (any, error) {
 	if in.DiskSerials != nil {
 		next.DiskSerials = *in.DiskSerials
 	}
-	a.note(r, by, "set")
+	said, _ := json.Marshal(in)
+	a.note(r, by, string(said))
 	a.set(next)
 	return a.machines[m.Name].Machine, nil
 }
