@@ -194,6 +194,9 @@ func (e *Executor) Provision(ctx context.Context, o Order) (string, error) {
 		if r.Protected != nil {
 			return fmt.Errorf("provision %q: %w: it is %s", rec.Name, ErrProtected, r.Protected)
 		}
+		if !r.Alike(&rec) {
+			return fmt.Errorf("provision %q: %w: somebody changed its record meanwhile; look at it and order again", rec.Name, ErrBusy)
+		}
 		r.Workflow, r.Workflows = run.ID, r.Workflows+1
 		return nil
 	})
