@@ -24,6 +24,10 @@ build: setup ## bin/: firstlight, imagebuild, testbed, machine-agent (static), g
 demo: build ## an appliance with its page and a rack of three virtual machines, until Ctrl-C (root; DEMO_EXIT=1 ends with the first active one)
 	@bin/testbed demo
 
+bench: build ## measure beside tftpd-hpa, atftpd, dnsmasq, nginx: one table, and bin/bench.json (root; BENCH="P2 P3" for some)
+	@bash testbed/bench/peers.sh
+	bin/testbed bench $(BENCH)
+
 test: build lint ## unit tests, fuzzing and the core scenarios (root, QEMU), within 40 minutes on two cores
 	$(GO) test -timeout 30m ./...
 	@$(MAKE) --no-print-directory fuzz
@@ -75,4 +79,4 @@ vectors: setup ## sign the envelope test vectors anew, by a program that is not 
 clean: ## remove bin/
 	rm -rf bin
 
-.PHONY: help setup build demo test test-all test-short test-fresh fuzz lint generate vectors clean
+.PHONY: help setup build demo bench test test-all test-short test-fresh fuzz lint generate vectors clean

@@ -11,6 +11,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"firstlight/appliance/internal/auth"
 	"firstlight/appliance/internal/fleet"
 	"firstlight/appliance/internal/roster"
@@ -75,19 +77,31 @@ func BenchmarkList10k(b *testing.B) {
 	srv := NewServer(ServerConfig{Fleet: repo, Roster: startRoster(b, ctx, repo), Now: time.Now, Log: discard})
 	who := auth.WithPrincipal(ctx, auth.Principal{Kind: auth.KindUser, Name: "anna", Role: auth.RoleViewer})
 	queries := []string{"", "?q=sn009999", "?q=52-54-00-00-27", "?q=rack+2&sort=-changed", "?sort=place", "?state=need&sort=since", "?q=nothing+has+this", "?sort=-name&limit=200"}
-	took := make([]time.Duration, 0, 1024)
+	var took, used []time.Duration
 	for i := 0; b.Loop(); i++ {
 		r := httptest.NewRequestWithContext(who, "GET", "/v1/machines"+queries[i%len(queries)], nil)
 		w := httptest.NewRecorder()
-		begin := time.Now()
+		begin, busy := time.Now(), processorTime(b)
 		srv.Handler().ServeHTTP(w, r)
-		took = append(took, time.Since(begin))
+		took, used = append(took, time.Since(begin)), append(used, processorTime(b)-busy)
 		if w.Code != 200 {
 			out, _ := io.ReadAll(w.Body)
 			b.Fatalf("got %d %s", w.Code, out)
 		}
 	}
 	slices.Sort(took)
+	slices.Sort(used)
+	b.ReportMetric(float64(used[len(used)*99/100])/1e6, "p99-cpu-ms")
 	b.ReportMetric(float64(took[len(took)*99/100])/1e6, "p99-ms")
 	b.ReportMetric(float64(took[len(took)/2])/1e6, "p50-ms")
+}
+
+// processorTime is what this process has used so far: what others do on the machine is not in it.
+func processorTime(b *testing.B) time.Duration {
+	b.Helper()
+	var ts unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_PROCESS_CPUTIME_ID, &ts); err != nil {
+		b.Fatal(err)
+	}
+	return time.Duration(ts.Nano())
 }

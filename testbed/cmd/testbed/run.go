@@ -62,6 +62,7 @@ type command struct {
 		Port int  `placeholder:"N" help:"Port of the page on this machine's loopback; 8080 without it, or a free one."`
 		Exit bool `help:"End with 0 once the first machine is active (environment: DEMO_EXIT=1)."`
 	} `cmd:"" help:"Show an appliance and a rack of three virtual machines until Ctrl-C. Needs root."`
+	Bench benchCommand `cmd:"" help:"Measure the product beside its peers. Needs root."`
 }
 
 // run is the whole program. Progress goes to stderr, reports and lists to stdout.
@@ -89,6 +90,8 @@ func run(ctx context.Context, args []string, _ io.Reader, stdout, stderr io.Writ
 	switch {
 	case strings.HasPrefix(parsed.Command(), "list"):
 		return list(stdout, filepath.Join(bin, "scenarios"), cmd.List.JSON)
+	case strings.HasPrefix(parsed.Command(), "bench"):
+		return cmd.Bench.run(ctx, bin, stdout, stderr)
 	case strings.HasPrefix(parsed.Command(), "demo"):
 		if cmd.Demo.Port < 0 || cmd.Demo.Port > maxPort {
 			return &exitError{exitUsage, fmt.Sprintf("port %d: want 1 to %d", cmd.Demo.Port, maxPort)}
