@@ -55,7 +55,11 @@ func listRows(w io.Writer, p api.MachinePage) {
 	if n := p.Counts["need"]; n > 0 {
 		fmt.Fprintf(w, "need you %d\n", n)
 		for _, r := range p.NeedYou {
-			fmt.Fprintf(w, "  %s: %s\n    next: %s\n", r.Name, plain(r.Line), plain(r.Next))
+			fmt.Fprintf(w, "  %s: %s\n", r.Name, plain(r.Line))
+			if r.Why != "" {
+				fmt.Fprintf(w, "    why:  %s\n", plain(r.Why))
+			}
+			fmt.Fprintf(w, "    next: %s\n", plain(r.Next))
 		}
 	} else {
 		fmt.Fprintln(w, "no machine needs you")

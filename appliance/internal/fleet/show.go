@@ -34,7 +34,7 @@ func View(r *Record, run *Run) Machine {
 	for i := range w.Steps {
 		w.Steps[i].Commands = list0(w.Steps[i].Commands)
 	}
-	m.Workflow, m.Image, m.Failure, m.Cancel = &w, w.Image, run.Failure, run.Cancel
+	m.Workflow, m.Image, m.Failure, m.Cancel = &w, w.Image, run.Failure.told(), run.Cancel
 	switch w.State {
 	case WorkflowRunning:
 		m.State = MachineProvisioning
@@ -57,12 +57,16 @@ func View(r *Record, run *Run) Machine {
 	return m
 }
 
-// diskState is the newest workflow's, and of disks that no workflow knew that this appliance never wrote to them.
+// NotInNewest is why nobody knows what a disk holds that the newest workflow did not have: an earlier one may have written to it.
+const NotInNewest = "the machine's newest workflow did not have this disk"
+
+// diskState is the newest workflow's; without any workflow this appliance never wrote to the machine's disks.
 func diskState(r *Record, run *Run) []DiskState {
 	out := []DiskState{}
 	for _, s := range r.DiskSerials {
 		d := DiskState{Serial: s, Holds: HoldsUnknown, Why: "this appliance never wrote to it"}
 		if run != nil {
+			d.Why = NotInNewest
 			if i := slices.IndexFunc(run.Disks, func(d DiskState) bool { return d.Serial == s }); i >= 0 {
 				d = run.Disks[i]
 			}

@@ -219,7 +219,7 @@ func TestNeed(t *testing.T) {
 	if err != nil || names(p) != "broken odd" || p.Counts[Need] != 2 || len(p.Need) != 2 {
 		t.Fatalf("got %q, %v, counts %v, want broken and odd", names(p), err, p.Counts)
 	}
-	if r := p.Rows[0]; r.Line != "Stopped at dhcp: second DHCP server on the segment" || r.Why == "" || r.Next != "unplug it" {
+	if r := p.Rows[0]; r.Line != "Could not boot it from the network" || r.Why != "second DHCP server on the segment" || r.Next != "unplug it" {
 		t.Errorf("got %+v, want what happened, why and what next", r)
 	}
 	if r, _ := l.roster.Row("old"); r.Need || r.Why != "" {
@@ -433,4 +433,24 @@ func BenchmarkList10k(b *testing.B) {
 	slices.Sort(took)
 	b.ReportMetric(float64(took[len(took)*99/100])/1e6, "p99-ms")
 	b.ReportMetric(float64(took[len(took)/2])/1e6, "p50-ms")
+}
+
+// Every phase of a deploy has its own words: each counts from 0 to 100 %.
+func TestDeployPhases(t *testing.T) {
+	t.Parallel()
+	for what, want := range map[string]string{
+		"writing the image":                 "Writing image demo, 40 %",
+		"reading the image back":            "Reading image demo back from the disk, 40 %",
+		"erasing what the image leaves out": "Erasing what image demo leaves free, 40 %",
+		"waiting 2s for the image server (try 2 of 5: connection refused)": "Waiting for the image server, 40 %",
+	} {
+		run := working("m", 40)
+		run.Steps[1].Commands[0].Progress.What = what
+		rec := record(0)
+		m := fleet.View(&rec, &run)
+		l := lineOf(&m, &rec)
+		if got, _, _ := l.full(nil, now); got != want {
+			t.Errorf("%q: got %q, want %q", what, got, want)
+		}
+	}
 }

@@ -63,7 +63,7 @@ func (l *line) say(m *fleet.Machine, rec *fleet.Record) {
 	case fleet.MachineFailed:
 		l.text, l.since, l.need = "Stopped", w.Ended, true
 		if f := m.Failure; f != nil {
-			l.text, l.why, l.next = "Stopped at "+f.Step+": "+f.Why, f.Why, f.Next
+			l.text, l.why, l.next = f.What, f.Why, f.Next
 		}
 	default:
 		l.work(m)
@@ -75,11 +75,11 @@ func (l *line) work(m *fleet.Machine) {
 	l.text, l.since = "Working", m.Workflow.Started
 	s := current(m.Workflow)
 	if s != nil {
-		l.text = doing(m, s.Name)
+		l.progress = progressOf(s)
+		l.text = doing(m, s.Name, l.progress)
 		if !s.Start.IsZero() {
 			l.since = s.Start
 		}
-		l.progress = progressOf(s)
 	}
 	w := m.Waiting
 	if w == nil {
@@ -113,8 +113,8 @@ func progressOf(s *fleet.Step) *fleet.Progress {
 	return nil
 }
 
-// doing is what a machine does in a step.
-func doing(m *fleet.Machine, step string) string {
+// doing is what a machine does in a step; p is nil where its agent told nothing yet.
+func doing(m *fleet.Machine, step string, p *fleet.Progress) string {
 	switch step {
 	case fleet.StepPowerOn:
 		return "Waiting for its controller to power it on"
@@ -135,7 +135,7 @@ func doing(m *fleet.Machine, step string) string {
 	case fleet.StepDiag:
 		return "Testing the hardware"
 	case fleet.StepDeploy:
-		return "Writing image " + m.Image
+		return deploying(m.Image, p)
 	case fleet.StepKexec:
 		return "Starting the installed system"
 	case fleet.StepNodeJoin:
@@ -144,6 +144,22 @@ func doing(m *fleet.Machine, step string) string {
 		return "Waiting for the node's first inventory"
 	}
 	return "Working at " + step
+}
+
+// deploying tells the phases of a deploy apart, each of which counts from 0 to 100 %, by the first word that its agent says of them.
+func deploying(image string, p *fleet.Progress) string {
+	if p == nil {
+		return "Writing image " + image
+	}
+	switch first, _, _ := strings.Cut(p.What, " "); first {
+	case "reading":
+		return "Reading image " + image + " back from the disk"
+	case "erasing":
+		return "Erasing what image " + image + " leaves free"
+	case "waiting":
+		return "Waiting for the image server"
+	}
+	return "Writing image " + image
 }
 
 func disks(serials []string) string {
