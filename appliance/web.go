@@ -30,10 +30,12 @@ import (
 	"firstlight/appliance/internal/web"
 )
 
-// Bounds of the listener for people and programs that are not on this host. What handlers read and how long they take is theirs.
+// Bounds of the listener for people and programs that are not on this host. What handlers read and how long they take is theirs; how
+// slowly a client may send and read is usualPace.
 const (
-	// maxConns bounds the connections; more wait to be taken.
+	// maxConns bounds the connections; more wait to be taken. maxOfOne bounds those of one address; more are closed.
 	maxConns = 1024
+	maxOfOne = 256
 	// maxHeader bounds a request's header in bytes.
 	maxHeader     = 32 << 10
 	headerTimeout = 10 * time.Second
@@ -60,7 +62,7 @@ func openWebServer(w config.Web, cert *tls.Certificate, remote, page http.Handle
 	if page == nil {
 		page = http.HandlerFunc(noPage)
 	}
-	s := &webServer{listener: netutil.LimitListener(l, maxConns), certificate: cert, hosts: hosts{names: w.Names}}
+	s := &webServer{listener: netutil.LimitListener(newShares(l, maxOfOne), maxConns), certificate: cert, hosts: hosts{names: w.Names}}
 	if cert != nil {
 		s.hosts.leaf = cert.Leaf
 	}
@@ -69,7 +71,7 @@ func openWebServer(w config.Web, cert *tls.Certificate, remote, page http.Handle
 	mux.Handle("/metrics", remote)
 	mux.Handle("/", page)
 	s.http = &http.Server{
-		Handler: s.hosts.guard(mux), ReadHeaderTimeout: headerTimeout, IdleTimeout: idleTimeout, MaxHeaderBytes: maxHeader,
+		Handler: usualPace.keep(s.hosts.guard(mux)), ReadHeaderTimeout: headerTimeout, IdleTimeout: idleTimeout, MaxHeaderBytes: maxHeader,
 		ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelDebug), // strangers cause these: scanners, closed tabs
 	}
 	if cert != nil {
