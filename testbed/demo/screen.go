@@ -3,7 +3,6 @@ package demo
 import (
 	"fmt"
 	"io"
-	"os"
 	"strings"
 	"time"
 
@@ -33,9 +32,12 @@ type screen struct {
 	last  time.Time
 }
 
+// terminal is an out that may be one.
+type terminal interface{ Fd() uintptr }
+
 func newScreen(out io.Writer, noColour bool) *screen {
 	s := &screen{out: out, said: map[string]bool{}}
-	if f, ok := out.(*os.File); ok && columns(f) > 0 {
+	if f, ok := out.(terminal); ok && columns(f) > 0 {
 		s.width = func() int { return columns(f) }
 		s.colour = !noColour
 	}
@@ -43,7 +45,7 @@ func newScreen(out io.Writer, noColour bool) *screen {
 }
 
 // columns is the width of the terminal that f is; 0 when it is none.
-func columns(f *os.File) int {
+func columns(f terminal) int {
 	w, err := unix.IoctlGetWinsize(int(f.Fd()), unix.TIOCGWINSZ)
 	if err != nil {
 		return 0
