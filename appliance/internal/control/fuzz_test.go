@@ -90,5 +90,10 @@ func fuzzPeer(f *testing.F, repo *fleet.Repo) gatewayserver.Peer {
 	if err != nil {
 		f.Fatal(err)
 	}
-	return gatewayserver.Peer{Identity: ident.Identity{TrustDomain: domain, Site: siteID, Node: ident.NodeID(m.NodeID)}, Role: ramdisk}
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		f.Fatal(err)
+	}
+	return gatewayserver.Peer{Identity: ident.Identity{TrustDomain: domain, Site: siteID, Node: ident.NodeID(m.NodeID)}, Role: ramdisk,
+		Certificate: &x509.Certificate{PublicKey: &key.PublicKey}}
 }

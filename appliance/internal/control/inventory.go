@@ -94,5 +94,9 @@ func (c *Control) Inventory(ctx context.Context, p gatewayserver.Peer, s *agentv
 	if err != nil || p.Role != roleRAMDisk {
 		return err
 	}
-	return c.post(ctx, m.Workflow, executor.Section{Name: s.Name, At: c.cfg.Now()})
+	key, err := keyOf(p)
+	if err != nil {
+		return err
+	}
+	return c.post(ctx, m.Workflow, executor.Section{Name: s.Name, KeyID: key, At: c.cfg.Now()})
 }

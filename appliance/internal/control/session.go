@@ -134,7 +134,7 @@ func (c *Control) connected(ctx context.Context, p gatewayserver.Peer) error {
 	}
 	c.emit(ctx, fleet.Event{Machine: m.Name, NodeID: m.NodeID, Workflow: m.Workflow, Kind: "session.opened",
 		Fields: map[string]string{"role": word, "from": p.Addr, "boot_id": p.BootID}, Message: fmt.Sprintf("the %s agent of %s opened its session", word, m.Name)})
-	return c.post(ctx, m.Workflow, executor.SessionUp{Role: word, Epoch: p.Epoch, At: now.Time})
+	return c.post(ctx, m.Workflow, executor.SessionUp{Role: word, Epoch: p.Epoch, KeyID: key, At: now.Time})
 }
 
 // Disconnected implements gatewayserver.Control.

@@ -278,14 +278,13 @@ func TestDiskStateThroughTheWorkflow(t *testing.T) {
 
 // A deploy that is stopped says what it left; one that wrote nothing left the disk clean.
 func TestDiskStateOfADeploy(t *testing.T) {
-	for message, holds := range map[string]string{
-		"deploy: nothing was written: image is too large":                            fleet.HoldsClean,
-		"deploy to vda: cancelled; the disk was left unbootable on purpose: cleared": fleet.HoldsPartlyWritten,
-	} {
+	const small, stopped = "deploy: nothing was written: image is too large", "deploy to vda: cancelled; the disk was left unbootable on purpose: cleared"
+	shown := map[string]string{small: "image is too large. Nothing was written", stopped: stopped}
+	for message, holds := range map[string]string{small: fleet.HoldsClean, stopped: fleet.HoldsPartlyWritten} {
 		bubble(t, func(t *testing.T, r *rig) {
 			r.until("ok deploy.image")
 			r.report("deploy.image", executor.Report{State: fleet.CommandFailed, Message: message, Attested: true})
-			r.wantFailed(fleet.StepDeploy, message)
+			r.wantFailed(fleet.StepDeploy, shown[message])
 			r.wantDisk(holds, message)
 			if _, err := r.ex.Provision(t.Context(), r.order()); err != nil {
 				t.Errorf("got %v for a failed machine, want it provisioned again", err)

@@ -33,6 +33,7 @@ func inherit(rec *fleet.Record, last *fleet.Run, now time.Time) []fleet.DiskStat
 	for _, s := range rec.DiskSerials {
 		d := fleet.DiskState{Serial: s, Holds: fleet.HoldsOldData, Since: fleet.At(now), Why: "this appliance never wrote to it"}
 		if last != nil {
+			d.Holds, d.Why = fleet.HoldsUnknown, fleet.NotInNewest
 			if i := slices.IndexFunc(last.Disks, func(d fleet.DiskState) bool { return d.Serial == s }); i >= 0 {
 				d = last.Disks[i]
 			}

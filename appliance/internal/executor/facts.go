@@ -44,6 +44,9 @@ type SessionUp struct {
 	Role string
 	// Epoch grows from session to session of a machine.
 	Epoch uint64
+	// KeyID is the session's key: a RAM disk's that is not the one that joined for this workflow is one of an earlier boot, whose
+	// session may outlive its workflow. Empty is not judged.
+	KeyID string
 	At    time.Time
 }
 
@@ -57,10 +60,11 @@ type SessionDown struct {
 	At  time.Time
 }
 
-// Section: a section of the RAM disk's inventory arrived whole.
+// Section: a section of the RAM disk's inventory arrived whole. KeyID is as in SessionUp.
 type Section struct {
-	Name string
-	At   time.Time
+	Name  string
+	KeyID string
+	At    time.Time
 }
 
 // Resumed: a person lets a paused workflow go on.

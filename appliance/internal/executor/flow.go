@@ -46,11 +46,13 @@ func (f *flow) apply(fact Fact) error {
 			f.run.NodeKeyID = v.KeyID
 		}
 	case SessionUp:
-		f.up(v)
+		if v.Role != roleRAMDisk || f.mine(v.KeyID) {
+			f.up(v)
+		}
 	case SessionDown:
 		f.down(v)
 	case Section:
-		if slices.Contains(Sections(), v.Name) {
+		if slices.Contains(Sections(), v.Name) && f.mine(v.KeyID) {
 			f.see(factSection+v.Name, v.At, "")
 		}
 	case Refused:
@@ -92,6 +94,9 @@ func (f *flow) see(name string, at time.Time, text string) {
 	}
 	f.run.Facts[name] = fleet.Fact{At: fleet.At(at), Text: fleet.Clip(text)}
 }
+
+// mine says whether a RAM disk with this key is the one that joined for this workflow.
+func (f *flow) mine(keyID string) bool { return keyID == "" || keyID == f.run.RAMDiskKeyID }
 
 func (f *flow) seen(name string) (time.Time, bool) {
 	v, ok := f.run.Facts[name]

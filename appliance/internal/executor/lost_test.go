@@ -312,3 +312,25 @@ func TestInterruptedWipe(t *testing.T) {
 		r.wantDisk(fleet.HoldsPartlyWiped, "interrupted")
 	})
 }
+
+// The RAM disk of a workflow that was given up, still connected, does not speak for the one of the next workflow.
+func TestRAMDiskOfAnEarlierWorkflow(t *testing.T) {
+	bubble(t, func(t *testing.T, r *rig) {
+		r.until("ramdisk connects")
+		for _, s := range executor.Sections() {
+			r.post(executor.Section{Name: s, KeyID: "k-earlier"})
+		}
+		r.sender.up["ramdisk"] = true
+		r.post(executor.SessionUp{Role: "ramdisk", KeyID: "k-earlier", Epoch: 3})
+		if s := r.step("inventory"); s.State != fleet.StepRunning {
+			t.Fatalf("got %s, want the inventory of the RAM disk that joined", r.describe())
+		}
+		r.post(executor.SessionUp{Role: "ramdisk", KeyID: "k-ram", Epoch: 4})
+		for _, s := range executor.Sections() {
+			r.post(executor.Section{Name: s, KeyID: "k-ram"})
+		}
+		if s := r.step("wipe"); s.State != fleet.StepRunning {
+			t.Errorf("got %s, want it to go on with its own", r.describe())
+		}
+	})
+}

@@ -51,8 +51,8 @@ func TestRecordChangesWhileAnOrderBegins(t *testing.T) {
 			t.Fatal(err)
 		}
 		run, _, err := r.repo.Run(t.Context(), wf)
-		if err != nil || len(run.Disks) != 1 || run.Disks[0].Serial != "DISK0002" {
-			t.Errorf("got disks %+v (%v), want the corrected one", run.Disks, err)
+		if err != nil || len(run.Disks) != 1 || run.Disks[0].Serial != "DISK0002" || run.Disks[0].Holds != fleet.HoldsUnknown || contains(run.Disks[0].Why, "never") {
+			t.Errorf("got disks %+v (%v), want the corrected one, of which nothing is known", run.Disks, err)
 		}
 	})
 }
