@@ -111,7 +111,10 @@ func (s *Spec) checkAs(op string) error {
 	if len(s.DiskSerials) == 0 && !s.Adopt || len(s.DiskSerials) > maxSerials {
 		return bad("want 1 to %d disk serials, got %d: a disk is named by its serial number, never by /dev name", maxSerials, len(s.DiskSerials))
 	}
-	for _, d := range s.DiskSerials {
+	for i, d := range s.DiskSerials {
+		if slices.Contains(s.DiskSerials[:i], d) {
+			return bad("disk %q is named twice: how many are wiped would not be their number", d)
+		}
 		if d == "" || len(d) > maxSerial || strings.TrimSpace(d) != d || strings.HasPrefix(d, "/dev/") {
 			return bad("%q is not a disk's serial number", d)
 		}

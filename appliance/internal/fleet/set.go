@@ -95,6 +95,10 @@ func (r *Repo) patched(ctx context.Context, rec *Record, p Patch) (*Spec, error)
 		BMCURL:   rec.BMC.URL, BMCUser: rec.BMC.User, BMCPassword: p.BMCPassword, BMCCertificateSHA256: rec.BMCCertificateSHA256,
 		Adopt: rec.Adopted || !rec.Discovered.IsZero()}
 	if p.BMCPassword == nil {
+		// Who may change the address may not read the password: it must not go to a host of his.
+		if p.BMCURL != nil && rec.BMC.URL != "" && *p.BMCURL != rec.BMC.URL {
+			return nil, fmt.Errorf("set machine %q: the BMC's password was given for %s and is sent to no other address: give it again", rec.Name, rec.BMC.URL)
+		}
 		known, err := r.BMCPassword(ctx, rec.Name)
 		if err != nil && !errors.Is(err, ErrUnknown) {
 			return nil, err

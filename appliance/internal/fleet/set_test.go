@@ -2,6 +2,7 @@ package fleet_test
 
 import (
 	"errors"
+	"strings"
 	"testing"
 
 	"firstlight/appliance/internal/fleet"
@@ -26,7 +27,8 @@ func TestSetMachine(t *testing.T) {
 		t.Errorf("another machine's disk: got %v, want fleet.ErrTaken", err)
 	}
 	for name, p := range map[string]fleet.Patch{"no MACs": {MACs: &[]string{}}, "no MAC": {MACs: &[]string{"x"}}, "/dev name": {DiskSerials: &[]string{"/dev/sda"}},
-		"two lines": {Place: ptr("a\nb")}, "http": {BMCURL: ptr("http://x")}} {
+		"two lines": {Place: ptr("a\nb")}, "http": {BMCURL: ptr("http://x"), BMCPassword: fleet.Secret("new")},
+		"a disk twice": {DiskSerials: &[]string{"S9", "S8", "S9"}}} {
 		if _, err := r.SetMachine(t.Context(), "m1", p); err == nil {
 			t.Errorf("%s: want it refused", name)
 		}
@@ -39,6 +41,28 @@ func TestSetMachine(t *testing.T) {
 	}
 	if p, err := r.BMCPassword(t.Context(), "m1"); err != nil || string(p) != "new" {
 		t.Errorf("got %d bytes, %v, want the new password", len(p), err)
+	}
+}
+
+// The password of a controller goes where it was given for, and nowhere else: who may change the address may not read it.
+func TestPasswordStaysWithItsController(t *testing.T) {
+	r := fleet.NewRepo(storetest.New())
+	if _, err := r.AddMachine(t.Context(), spec(1), now); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := r.SetMachine(t.Context(), "m1", fleet.Patch{BMCURL: ptr("https://10.66.6.6")}); err == nil || !strings.Contains(err.Error(), "give it again") {
+		t.Errorf("got %v, want that the password is to be given again", err)
+	}
+	rec, err := r.Machine(t.Context(), "m1")
+	if err != nil || rec.BMC.URL != "https://10.78.0.1" {
+		t.Errorf("got %+v, %v, want the address as it was", rec.BMC, err)
+	}
+	if _, err := r.SetMachine(t.Context(), "m1", fleet.Patch{BMCURL: ptr("https://10.78.0.1"), BMCUser: ptr("root")}); err != nil {
+		t.Errorf("the same address: %v", err)
+	}
+	rec, err = r.SetMachine(t.Context(), "m1", fleet.Patch{BMCURL: ptr("https://10.78.0.9"), BMCPassword: fleet.Secret("new")})
+	if err != nil || rec.BMC.URL != "https://10.78.0.9" {
+		t.Errorf("got %+v, %v, want the new address with its password", rec.BMC, err)
 	}
 }
 

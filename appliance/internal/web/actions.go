@@ -108,7 +108,7 @@ var actions = map[string]action{
 			m, err := c.AddMachine(ctx, in)
 			return stay(m.Name, m, err)
 		}},
-	"change": {Title: "Change", Verb: "Save", perm: auth.PermManage, Form: "change", Explain: "What is left as it is stays. An empty password keeps the one that is stored.",
+	"change": {Title: "Change", Verb: "Save", perm: auth.PermManage, Form: "change", Explain: "What is left as it is stays. An empty password keeps the one that is stored, unless the BMC gets another address.",
 		do: func(ctx context.Context, c *api.Client, name string, o order) (string, error) {
 			now, err := c.Machine(ctx, name)
 			if err != nil {
