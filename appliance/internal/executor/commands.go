@@ -127,6 +127,9 @@ func (f *flow) report(r Report) error {
 	}
 	c.State, c.Attested = r.State, r.Attested
 	if r.Progress != nil {
+		if c.Progress == nil || c.Progress.Done != r.Progress.Done {
+			f.run.Moved = fleet.At(f.now)
+		}
 		c.Progress = r.Progress
 	}
 	if !c.State.Ended() {

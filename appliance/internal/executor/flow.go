@@ -317,6 +317,10 @@ func (f *flow) begin(s *fleet.Step) bool {
 	return true
 }
 
+// stallLimit is how long past its deadline a step may go on without getting further: how long a wipe or a deploy takes is the size
+// of the disk, which no plan knows.
+const stallLimit = 10 * time.Minute
+
 // deadline is when a running step is over by time.
 func (f *flow) deadline(s *fleet.Step) time.Time {
 	from := s.Start.Time
@@ -324,6 +328,9 @@ func (f *flow) deadline(s *fleet.Step) time.Time {
 		from = f.run.Thawed.Time
 	}
 	d := from.Add(time.Duration(f.run.Plan.Step(s.Name).Deadline))
+	if t := f.run.Moved.Add(stallLimit); f.run.Moved.After(s.Start.Time) && t.After(d) {
+		d = t
+	}
 	if d.Before(f.notBefore) {
 		return f.notBefore
 	}

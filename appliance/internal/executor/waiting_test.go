@@ -90,3 +90,28 @@ func TestWaitingFromTheFirstRecord(t *testing.T) {
 		}
 	})
 }
+
+// A large disk takes hours: a wipe that gets further is not over by time, and one that stands still is.
+func TestStepThatGetsFurtherHasTime(t *testing.T) {
+	bubble(t, func(t *testing.T, r *rig) {
+		r.until("ok disk.wipe")
+		said := time.Now()
+		for i := range uint64(60) {
+			pass(5 * time.Minute)
+			r.progress("disk.wipe", i+1)
+			said = time.Now()
+		}
+		w := r.show().Waiting
+		if w == nil || !w.Until.Equal(fleet.At(said.Add(10*time.Minute)).Time) {
+			t.Fatalf("got %s waiting %+v, want the wipe at work until 10 minutes after its last word", r.describe(), w)
+		}
+		pass(5 * time.Minute)
+		r.progress("disk.wipe", 60) // no further
+		pass(5*time.Minute - time.Second)
+		if m := r.show(); m.State != fleet.MachineProvisioning {
+			t.Fatalf("got %s, want it at work still", r.describe())
+		}
+		pass(2 * time.Second)
+		r.wantFailed(fleet.StepWipe, "to wipe the disks")
+	})
+}

@@ -150,6 +150,8 @@ type Run struct {
 	Epoch uint64 `json:"epoch,omitempty"`
 	// BootAsked is when the machine's firmware last asked for a network boot after its RAM disk had joined; null when it did not.
 	BootAsked Time `json:"boot_asked,omitzero"`
+	// Moved is when a command in hand last said that it got further; null when none did.
+	Moved Time `json:"moved,omitzero"`
 	// Disks is what the machine's disks hold; a workflow begins with what the one before left.
 	Disks []DiskState `json:"disks"`
 	// Closed: over, and everything that had to be told to others is told.
