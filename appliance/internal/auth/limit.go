@@ -57,10 +57,11 @@ func (l *limits) attempt(name, from string, now time.Time) (giveBack func(), err
 			r.CancelAt(now)
 		}
 	}
+	// The address comes first: one that is refused makes no buckets of the names that it makes up, which would push out those that count.
 	for _, b := range []struct {
 		key  string
 		rule rule
-	}{{"pair " + name + " " + address, perPair}, {"address " + address, perAddress}, {"name " + name, perName}} {
+	}{{"address " + address, perAddress}, {"pair " + name + " " + address, perPair}, {"name " + name, perName}} {
 		r := l.bucket(b.key, b.rule, now).limiter.ReserveN(now, 1)
 		taken = append(taken, r)
 		if wait := r.DelayFrom(now); wait > 0 {

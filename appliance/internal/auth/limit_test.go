@@ -118,6 +118,23 @@ func TestBucketsAreBounded(t *testing.T) {
 	}
 }
 
+// One address cannot push out what others are counted by, with however many names it makes up.
+func TestMadeUpNamesPushNothingOut(t *testing.T) {
+	t.Parallel()
+	l, now := newLimits(), time.Date(2026, 5, 4, 12, 0, 0, 0, time.UTC)
+	for range perPair.burst {
+		if _, err := l.attempt("anna", "192.0.2.1", now); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for i := range 2 * maxBuckets {
+		l.attempt(fmt.Sprintf("user%d", i), "192.0.2.2", now.Add(time.Second))
+	}
+	if _, err := l.attempt("anna", "192.0.2.1", now.Add(time.Second)); err == nil {
+		t.Error("the guesses at anna's password are forgotten")
+	}
+}
+
 func TestNetwork(t *testing.T) {
 	t.Parallel()
 	for from, want := range map[string]string{
