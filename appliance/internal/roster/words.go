@@ -146,14 +146,12 @@ func doing(m *fleet.Machine, step string, p *fleet.Progress) string {
 	return "Working at " + step
 }
 
-// deploying tells the phases of a deploy apart, each of which counts from 0 to 100 %, by the first word that its agent says of them.
+// deploying tells the phases of a deploy apart, each with progress of its own, by the first word that its agent says of them.
 func deploying(image string, p *fleet.Progress) string {
 	if p == nil {
 		return "Writing image " + image
 	}
 	switch first, _, _ := strings.Cut(p.What, " "); first {
-	case "reading":
-		return "Reading image " + image + " back from the disk"
 	case "erasing":
 		return "Erasing what image " + image + " leaves free"
 	case "waiting":

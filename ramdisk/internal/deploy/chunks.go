@@ -85,6 +85,9 @@ func decode(compressed []byte, size int64) ([]byte, error) {
 	return buf, nil
 }
 
+// writing is what a deploy does while it writes the image.
+const writing = "writing the image and reading it back"
+
 // headBytes are the first two blocks of a disk of either block size: the master boot record and the header of the table's first copy,
 // without which no firmware starts anything.
 const headBytes = 2 * 4096
@@ -125,6 +128,11 @@ type writer struct {
 	*job
 	mu                       sync.Mutex
 	written, verified, total int64
+}
+
+// count tells how far it is: writing and reading back take turns, stage by stage, so both make one number that only grows.
+func (w *writer) count() {
+	w.tell(writing, w.written+w.verified, 2*w.total)
 }
 
 // stage writes chunks, flushes, and reads them back past the page cache.
@@ -200,7 +208,7 @@ func (w *writer) one(ctx context.Context, i int) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.written += c.RawSize
-	w.tell("writing the image", w.written, w.total)
+	w.count()
 	return nil
 }
 
@@ -217,7 +225,7 @@ func (w *writer) back(ctx context.Context, i int, buf []byte) error {
 		return fmt.Errorf("read back chunk %d at byte %d: %w: the disk does not hold what was written", i, c.Offset, ErrDigest)
 	}
 	w.verified += c.RawSize
-	w.tell("reading the image back", w.verified, w.total)
+	w.count()
 	return nil
 }
 

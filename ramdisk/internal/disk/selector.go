@@ -48,6 +48,18 @@ var (
 	ErrDiffers = errors.New("the disk is not the disk of the plan")
 )
 
+// notFound is ErrNotFound in one sentence for people.
+type notFound struct {
+	named   Selector
+	present string
+}
+
+func (e *notFound) Error() string {
+	return fmt.Sprintf("no disk with %s in this machine; %s", e.named, e.present)
+}
+
+func (*notFound) Unwrap() error { return ErrNotFound }
+
 // Select returns the one candidate that fits. Every error lists what is there, so that a person can name the right one.
 func Select(disks []Disk, s Selector) (Disk, error) {
 	if absent(s.Serial) && !sameWWN(s.WWN, s.WWN) {
@@ -65,7 +77,7 @@ func Select(disks []Disk, s Selector) (Disk, error) {
 	}
 	switch {
 	case len(named) == 0:
-		return Disk{}, fmt.Errorf("choose disk %s: %w; %s", s, ErrNotFound, listing(disks))
+		return Disk{}, &notFound{s, listing(disks)}
 	case len(full) == 0 && len(named) == 1:
 		return Disk{}, fmt.Errorf("choose disk %s: %w: %s", s, ErrDiffers, s.differs(named[0]))
 	case len(full) == 0:
