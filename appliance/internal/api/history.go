@@ -84,9 +84,15 @@ func (s *Server) timeline(r *http.Request) (any, error) {
 // maxCursor bounds a place in a timeline, in bytes.
 const maxCursor = 64
 
+// ended says how a step ended.
+var ended = map[fleet.StepState]string{fleet.StepDone: " is done", fleet.StepFailed: " failed", fleet.StepSkipped: " was skipped"}
+
 func moments(m *fleet.Machine, events []fleet.Event) []moment {
 	var all []moment
 	for _, e := range events {
+		if m.Workflow != nil && e.Workflow == m.Workflow.ID && e.Kind == "workflow.step" {
+			continue // its steps are entries by themselves
+		}
 		all = append(all, at(e.Time, TimelineEvent, e.Seq, TimelineEntry{Kind: e.Kind, Text: e.Message, Source: e.Source, Workflow: e.Workflow, Fields: e.Fields}))
 	}
 	for i, a := range m.Alarms {
@@ -103,7 +109,7 @@ func moments(m *fleet.Machine, events []fleet.Event) []moment {
 			all = append(all, at(st.Start, TimelineStep, uint64(2*i), e))
 		}
 		if !st.End.IsZero() {
-			e.State, e.Text = string(st.State), "step "+st.Name+" is "+string(st.State)
+			e.State, e.Text = string(st.State), "step "+st.Name+ended[st.State]
 			if st.Why != "" {
 				e.Text += ": " + st.Why
 			}
