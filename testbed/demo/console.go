@@ -46,9 +46,12 @@ func (d *demo) address() []string {
 // summary says what is where and what to try next.
 func (d *demo) summary() []string {
 	firstlight := d.shorter(d.Bin + "/firstlight")
+	address, user, password, certificate := d.room.Controller(unknown)
 	return append(d.address(),
 		"  "+first+"       runs the image; its disk was wiped, written and read back",
-		"  "+unknown+"       waits under Discovered: give it a name there",
+		"  "+unknown+"       waits under Discovered: give it a name there. Its controller, an emulated one:",
+		"              BMC address "+address+", user "+user+", password "+password+",",
+		"              certificate "+certificate,
 		"  "+wrong+"       was stopped before its first write: its record names disk "+rack()[2].Record+", and it has "+rack()[2].Disk,
 		"",
 		"  In another terminal:",

@@ -51,9 +51,9 @@ const (
 // rack is the cabling list. The record of the last machine names a disk that is in no machine.
 func rack() []scenario.RoomMachine {
 	return []scenario.RoomMachine{
-		{Name: first, Firmware: scenario.UEFI, Disk: "FLD-R1U01-A"},
+		{Name: first, Place: "rack 1, unit 1", Firmware: scenario.UEFI, Disk: "FLD-R1U01-A"},
 		{Name: unknown, Firmware: scenario.BIOS, Disk: "FLD-R1U02-A", Unknown: true},
-		{Name: wrong, Firmware: scenario.BIOS, Disk: "FLD-R1U03-A", Record: "FLD-R1U03-B"},
+		{Name: wrong, Place: "rack 1, unit 3", Firmware: scenario.BIOS, Disk: "FLD-R1U03-A", Record: "FLD-R1U03-B"},
 	}
 }
 

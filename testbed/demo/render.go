@@ -111,7 +111,7 @@ func (p picture) over(s seen) []line {
 		default:
 			l.mark, l.text = markFailed, plain(s.rec.Row.Line)
 			if f := s.rec.Failure; f != nil {
-				l.text, l.more = "Stopped at "+stage, []string{"why   " + plain(f.Why), "next  " + plain(f.Next)}
+				l.text, l.more = plain(f.What), []string{"why   " + plain(f.Why), "next  " + plain(f.Next)}
 			}
 		}
 		out = append(out, l)

@@ -60,7 +60,7 @@ func failed(name string) *machine {
 	s, end := m.Step("wipe"), at(60)
 	s.State, s.End = "failed", &end
 	m.State, m.Workflow.State = "failed", "failed"
-	m.Failure = &judge.Failure{Step: "wipe", What: "disk.wipe", Why: "no disk with serial B in this machine; this machine's disks: serial A (256 MiB, virtio, at PCI 0000:00:02.0, now called vda)",
+	m.Failure = &judge.Failure{Step: "wipe", What: "Could not wipe its disks", Why: "no disk with serial B in this machine; this machine's disks: serial A (256 MiB, virtio, at PCI 0000:00:02.0, now called vda)",
 		Next: "correct the machine's disk serials"}
 	return m
 }
@@ -169,13 +169,13 @@ func TestEveryStepIsSaidOnce(t *testing.T) {
 		done, _ := render(picture{started: at(0), now: at(100), machines: []seen{{who: wrong, rec: m}}})
 		s.add(done...)
 	}
-	if n := strings.Count(out.String(), "Stopped at wipe"); n != 1 {
+	if n := strings.Count(out.String(), "Could not wipe its disks"); n != 1 {
 		t.Errorf("the failure is said %d times:\n%s", n, out.String())
 	}
 	m.Workflow.ID = "wf-2"
 	done, _ := render(picture{started: at(0), now: at(100), machines: []seen{{who: wrong, rec: m}}})
 	s.add(done...)
-	if n := strings.Count(out.String(), "Stopped at wipe"); n != 2 {
+	if n := strings.Count(out.String(), "Could not wipe its disks"); n != 2 {
 		t.Errorf("the second workflow's failure is not said:\n%s", out.String())
 	}
 }

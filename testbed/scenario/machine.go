@@ -29,6 +29,8 @@ const diskSize = 512 << 20
 type box struct {
 	// name is what it is called in the appliance; empty is rack1-node<place in the list>.
 	name string
+	// place is what the record says of where it is; empty is nothing.
+	place string
 	// firmware is UEFI or BIOS; empty is what the run was told.
 	firmware string
 	// saysFirmware: the record names it; otherwise the appliance does not know it before the first inventory.

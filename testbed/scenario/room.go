@@ -38,6 +38,8 @@ type RoomConfig struct {
 // RoomMachine declares a machine with one disk. It is off, and enrolled unless Unknown.
 type RoomMachine struct {
 	Name string
+	// Place is where people find it, for its record; empty is none.
+	Place string
 	// Firmware is UEFI or BIOS.
 	Firmware string
 	Unknown  bool
@@ -55,7 +57,7 @@ func NewRoom(c RoomConfig) (*Room, error) {
 	}
 	var boxes []box
 	for _, m := range c.Machines {
-		b := box{name: m.Name, firmware: m.Firmware, saysFirmware: true, unknown: m.Unknown, disks: []drive{{serial: m.Disk, size: smallDisk}}}
+		b := box{name: m.Name, place: m.Place, firmware: m.Firmware, saysFirmware: true, unknown: m.Unknown, disks: []drive{{serial: m.Disk, size: smallDisk}}}
 		if m.Record != "" {
 			b.says = func(*run) string { return m.Record }
 		}
@@ -97,6 +99,16 @@ func (o *Room) PowerOn(ctx context.Context, name string) error {
 		return err
 	}
 	return o.run.powerOn(ctx, m)
+}
+
+// Controller is what a person who enrols a machine by hand must know of its controller; all of it is empty for a name that is not
+// declared.
+func (o *Room) Controller(name string) (address, user, password, certificateSHA256 string) {
+	m, err := o.machine(name)
+	if err != nil || m.bmc == nil {
+		return "", "", "", ""
+	}
+	return "https://" + m.bmc.address, m.bmc.user, m.bmc.password, m.bmc.certificateHex()
 }
 
 // MAC is the address of a machine's network card; empty for a name that is not declared.

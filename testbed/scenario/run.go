@@ -270,7 +270,11 @@ func (r *run) enroll(ctx context.Context) error {
 		if spoil := r.spoil.hooks().serial; spoil != nil {
 			serial = spoil(serial)
 		}
-		if err := r.addMachine(ctx, m.name, m.mac, m.uuid, serial, m.bmc, m.saysFirmware()...); err != nil {
+		more := m.saysFirmware()
+		if m.box.place != "" {
+			more = append(more, "--place", m.box.place)
+		}
+		if err := r.addMachine(ctx, m.name, m.mac, m.uuid, serial, m.bmc, more...); err != nil {
 			return err
 		}
 	}
