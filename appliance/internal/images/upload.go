@@ -244,8 +244,6 @@ func (l *Library) PutBlob(_ context.Context, id string, d manifest.Digest, from 
 	if !ok {
 		return Upload{}, fmt.Errorf("blob %s: %w: the manifest of %q does not name it", d, ErrInvalid, u.Name)
 	}
-	l.sweeping.RLock()
-	defer l.sweeping.RUnlock()
 	if err := l.fits(c.Size, 1); err != nil {
 		return Upload{}, fmt.Errorf("blob %s: %w", d, err)
 	}
@@ -260,6 +258,12 @@ func (l *Library) PutBlob(_ context.Context, id string, d manifest.Digest, from 
 	}
 	if err := verify(l.zstd, c, blob); err != nil {
 		return Upload{}, fmt.Errorf("blob %s: %w: %w", d, ErrInvalid, err)
+	}
+	// Not before the blob is here: who sends slowly must not hold up whoever removes an image, and with him every order.
+	l.sweeping.RLock()
+	defer l.sweeping.RUnlock()
+	if u, err = l.upload(id); err != nil {
+		return Upload{}, err // it was dropped meanwhile, and what it brought is swept
 	}
 	if err := l.put(c, blob); err != nil {
 		return Upload{}, fmt.Errorf("blob %s: %w", d, err)

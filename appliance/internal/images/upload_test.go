@@ -2,6 +2,7 @@ package images
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"io"
 	"os"
@@ -272,6 +273,52 @@ func TestRemove(t *testing.T) {
 }
 
 // A manifest that does not read keeps every blob: better too much than an image without its chunks.
+// Who sends a blob slowly holds nobody up: others send, finish and remove meanwhile. What comes for an upload that was dropped is not kept.
+func TestSlowBlobHoldsNobodyUp(t *testing.T) {
+	l := library(t)
+	if _, err := l.Add(t.Context(), "old", pack(t, 'o')); err != nil {
+		t.Fatal(err)
+	}
+	body, blobs := packed(t, 'a')
+	up := begin(t, l, "demo", body)
+	d := up.Missing[0]
+	from, to := io.Pipe()
+	ended := make(chan error, 1)
+	go func() {
+		_, err := l.PutBlob(context.Background(), up.ID, d, from)
+		ended <- err
+	}()
+	if _, err := to.Write(blobs[d][:1]); err != nil { // it is being read
+		t.Fatal(err)
+	}
+	others := make(chan error, 1)
+	go func() {
+		err := l.Remove(context.Background(), "old")
+		if err == nil {
+			err = l.DropUpload(context.Background(), up.ID)
+		}
+		others <- err
+	}()
+	select {
+	case err := <-others:
+		if err != nil {
+			t.Error(err)
+		}
+	case <-time.After(30 * time.Second):
+		t.Error("removing an image waits for somebody's blob")
+	}
+	if _, err := to.Write(blobs[d][1:]); err != nil {
+		t.Fatal(err)
+	}
+	to.Close()
+	if err := <-ended; !errors.Is(err, ErrUnknown) {
+		t.Errorf("got %v, want ErrUnknown for an upload that was dropped", err)
+	}
+	if l.blobs.has(d, int64(len(blobs[d]))) {
+		t.Error("the blob of an upload that was dropped is kept")
+	}
+}
+
 func TestRemoveKeepsWhatItCannotTell(t *testing.T) {
 	l := library(t)
 	b, err := l.Add(t.Context(), "b", pack(t, 'b'))
