@@ -32,7 +32,7 @@ func addFault(op, name string, err error) error {
 	case errors.Is(err, fleet.ErrOpen):
 		return fault.New(fault.Conflict, op, name, err, "cancel it with `firstlight cancel "+name+"`, or wait for its end")
 	}
-	return fault.New(fault.Invalid, op, name, err, "correct the value and run the command again")
+	return fault.New(fault.Invalid, op, name, err, "correct the value and send it again")
 }
 
 func imageFault(op, name string, err error) error {
@@ -74,7 +74,7 @@ func workflowFault(op, name string, err error) error {
 	case troubled(err):
 		return fault.Of(err, op, name)
 	}
-	return fault.New(fault.Invalid, op, name, err, "correct the order and run the command again")
+	return fault.New(fault.Invalid, op, name, err, "correct the order and send it again")
 }
 
 // troubled says that the store or the time was the trouble, not what was asked.

@@ -11,6 +11,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"strings"
 
 	"github.com/alecthomas/kong"
 
@@ -96,6 +97,20 @@ type call struct {
 	model *kong.Node
 }
 
+// helpOf is the command line that tells what was to be written: of the command that was meant, where one was.
+func helpOf(err error) string {
+	var words []string
+	var bad *kong.ParseError
+	if errors.As(err, &bad) {
+		for _, p := range bad.Context.Path {
+			if p.Command != nil {
+				words = append(words, p.Command.Name)
+			}
+		}
+	}
+	return strings.Join(append(append([]string{"firstlight"}, words...), "--help"), " ")
+}
+
 // Run runs one command. Its error is for Report.
 func Run(ctx context.Context, p Program) error {
 	if p.Socket == "" {
@@ -116,7 +131,7 @@ func Run(ctx context.Context, p Program) error {
 		return nil
 	}
 	if err != nil {
-		return fault.New(fault.Usage, "read arguments", "", err, "see `firstlight --help`")
+		return fault.New(fault.Usage, "read arguments", "", err, "see `"+helpOf(err)+"`")
 	}
 	client, err := cmd.remote.client(cmd.Socket, p.Stdin)
 	if err != nil {
