@@ -405,7 +405,8 @@ func TestRetry(t *testing.T) {
 		t.Fatal(err)
 	}
 	repo := fleet.NewRepo(l.store)
-	run := &fleet.Run{Workflow: fleet.Workflow{ID: "wf-1", Image: "demo", ManifestSHA256: img[0].ManifestSHA256, State: fleet.WorkflowFailed, PauseAfter: []string{"wipe"}}, Machine: "m1"}
+	run := &fleet.Run{Workflow: fleet.Workflow{ID: "wf-1", Image: "demo", ManifestSHA256: img[0].ManifestSHA256, State: fleet.WorkflowFailed, PauseAfter: []string{"wipe"}}, Machine: "m1",
+		Disks: []fleet.DiskState{{Serial: "S1"}}}
 	rev, err := repo.SaveRun(t.Context(), run, 0)
 	if err != nil {
 		t.Fatal(err)
@@ -422,6 +423,20 @@ func TestRetry(t *testing.T) {
 	}
 	if o := l.flows.order; o.Machine != "m1" || o.Image.Name != "demo" || fmt.Sprint(o.PauseAfter) != "[wipe]" || o.By != "anna" || o.Reinstall {
 		t.Errorf("got %+v, want the same order again", o)
+	}
+	// Another disk was named since: an order without a version may not mean it, one with a version was given by somebody who saw it.
+	l.flows.order = executor.Order{}
+	shown, err := l.client.SetMachine(t.Context(), "m1", SetMachine{DiskSerials: &[]string{"S7"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, who := range map[string]*Client{"technician": c, "this host": l.client} {
+		if _, err := who.Retry(t.Context(), "m1", Retry{Disks: ptr(1)}); fault.Of(err, "", "").Kind != fault.Conflict || !strings.Contains(err.Error(), "S7") || l.flows.order.Machine != "" {
+			t.Errorf("%s, another disk: got %v, order %+v, want a conflict that names it", name, err, l.flows.order)
+		}
+	}
+	if _, err := c.Retry(t.Context(), "m1", Retry{Disks: ptr(1), Version: shown.Version}); err != nil {
+		t.Errorf("another disk, shown: %v", err)
 	}
 	run.ManifestSHA256 = strings.Repeat("0", 64)
 	if _, err := repo.SaveRun(t.Context(), run, rev); err != nil {

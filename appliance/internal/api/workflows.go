@@ -109,6 +109,13 @@ func (s *Server) retry(r *http.Request) (any, error) {
 		return nil, fault.New(fault.Conflict, op, name, fmt.Errorf("it is %s: there is no failed or cancelled workflow to begin again", m.State),
 			"see `firstlight machine show "+name+"`; a first workflow begins with `firstlight provision "+name+" --image IMAGE`")
 	}
+	// Whoever names no version may think of the disks of the order that failed.
+	for _, d := range m.DiskState {
+		if in.Version == "" && d.Why == fleet.NotInNewest {
+			return nil, fault.New(fault.Conflict, op, name, fmt.Errorf("disk %s was not among those of the workflow that ended: it was named since", d.Serial),
+				"look at the disks; when they are all meant: firstlight provision "+name+" --image "+w.Image)
+		}
+	}
 	img, err := s.cfg.Images.Get(r.Context(), w.Image)
 	if err != nil {
 		return nil, imageFault(op, name, err)

@@ -151,9 +151,6 @@ func (r *retry) Run(c *call) error {
 	if err != nil {
 		return err
 	}
-	if version == "" {
-		version = m.Version
-	}
 	out, err := c.client.Retry(c.ctx, r.Name, api.Retry{Disks: disks, Version: version})
 	if err != nil {
 		return err
