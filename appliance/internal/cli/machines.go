@@ -52,6 +52,9 @@ func listRows(w io.Writer, p api.MachinePage) {
 		fmt.Fprintln(w, "no machines yet; add one with `firstlight machine add`")
 		return
 	}
+	if p.Stop != nil {
+		fmt.Fprintf(w, "%s\n  next: firstlight resume-all\n", plain(p.Stop.String()))
+	}
 	if n := p.Counts["need"]; n > 0 {
 		fmt.Fprintf(w, "need you %d\n", n)
 		for _, r := range p.NeedYou {
