@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"syscall"
 )
 
 // listLimit is the bound of a page of the list at 10,000 machines, in milliseconds.
@@ -45,6 +46,10 @@ func (b *bench) measurePage(ctx context.Context) error {
 func goBenchmark(ctx context.Context, source, pkg, name string, n int) (map[string]series, error) {
 	cmd := exec.CommandContext(ctx, "go", "test", "-run", "^$", "-bench", "^"+name+"$", "-benchtime", fmt.Sprintf("%dx", listAsks), "-count", strconv.Itoa(n), pkg)
 	cmd.Dir = source
+	// go test leaves its test behind when it is ended itself: both go.
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
+	cmd.WaitDelay = endLimit
 	out, err := cmd.Output()
 	if err != nil {
 		said := out
