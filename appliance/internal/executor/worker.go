@@ -350,7 +350,11 @@ func (w *worker) due() []*fleet.Command {
 func (w *worker) send(ctx context.Context) {
 	now := w.e.cfg.Now()
 	for _, c := range w.due() {
-		if w.delivered[c.ID] || now.Before(w.again[c.ID]) || w.run.Stopped != nil && destructive(c.Kind) && unanswered(c) {
+		if w.run.Stopped != nil && destructive(c.Kind) && unanswered(c) {
+			delete(w.again, c.ID) // nothing is tried before everything goes on
+			continue
+		}
+		if w.delivered[c.ID] || now.Before(w.again[c.ID]) {
 			continue
 		}
 		if forbidden, err := w.forbidden(ctx, c); forbidden || err != nil {
