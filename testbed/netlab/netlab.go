@@ -178,7 +178,7 @@ func (l *Lab) build(ctx context.Context) error {
 // Throttle bounds what machine i receives, in bits per second; 0 takes the bound away. What it sends is not bounded.
 func (l *Lab) Throttle(ctx context.Context, i int, bits int64) error {
 	args := []string{"-n", l.NS(Segment), "qdisc", "replace", "dev", l.Tap(i), "root", "tbf", "rate", fmt.Sprintf("%dbit", bits),
-		"burst", strconv.Itoa(throttleBurst), "latency", "2s"}
+		"burst", strconv.FormatInt(min(max(bits/8, throttleFrame), throttleBurst), 10), "latency", "2s"}
 	if bits == 0 {
 		args = []string{"-n", l.NS(Segment), "qdisc", "del", "dev", l.Tap(i), "root"}
 	}
@@ -188,8 +188,12 @@ func (l *Lab) Throttle(ctx context.Context, i int, bits int64) error {
 	return nil
 }
 
-// throttleBurst is what passes a throttle at once, in bytes: more than any frame on the segment.
-const throttleBurst = 16 << 10
+// What passes a throttle at once, in bytes, is what it lets through in a second, within these: more than any frame on the wire, and
+// little beside what is to be slow.
+const (
+	throttleFrame = 2 << 10
+	throttleBurst = 16 << 10
+)
 
 // ip runs a batch of ip commands inside a role's namespace.
 func (l *Lab) ip(ctx context.Context, role string, lines []string) error {

@@ -70,8 +70,9 @@ var (
 	waitingSaid     = regexp.MustCompile(`session is lost since .*, it may come back until .*, then step \S+ fails`)
 )
 
-// agentDeaths are, but for power-on, where the machine is off until the stage's last command, each machine's workflows, one after the other, each with its deaths. A workflow whose last death ends it is followed
-// by another that must begin with a wipe; the last one of a machine makes it active.
+// agentDeaths are each machine's workflows, one after the other, each with its deaths, but for power-on, where the machine is off until
+// the stage's last command. A workflow whose last death ends it is followed by another that must begin with a wipe; the last one of a
+// machine makes it active.
 func agentDeaths() [][][]death {
 	early := func(stage string) death {
 		return death{stage: stage, back: "pxe", holds: oldData, bytes: stillPattern}
@@ -177,7 +178,7 @@ func (r *run) die(ctx context.Context, m *machine, d death) (from int64, err err
 // meetDeath returns once the workflow is in the stage and the machine stands still, with what was written in that stage until then.
 func (r *run) meetDeath(ctx context.Context, m *machine, d death) (qemu.BlockStat, error) {
 	var base qemu.BlockStat
-	slowed := false
+	slowed, narrowed := false, false
 	for {
 		stats, statErr := m.counters(ctx)
 		rec, err := r.show(ctx, m)
@@ -192,13 +193,23 @@ func (r *run) meetDeath(ctx context.Context, m *machine, d death) (qemu.BlockSta
 				return base, err
 			}
 		}
+		if !narrowed && d.stage == "inventory" && rec.Reached("join") {
+			narrowed = true
+			if err := r.lab.Throttle(ctx, m.index, slowJoin); err != nil {
+				return base, err
+			}
+		}
 		switch {
 		case slices.Contains(over, rec.State):
 			return base, fmt.Errorf("workflow ended before: %s", rec.Cause())
 		case vm == nil || statErr != nil:
 		case d.pauseAfter != "":
 			if rec.State == "paused" && pausedAfter(rec) == d.pauseAfter {
-				return base, r.beginStill(ctx, m, d.stage)
+				err := r.beginStill(ctx, m, d.stage)
+				if narrowed {
+					err = errors.Join(err, r.lab.Throttle(ctx, m.index, 0))
+				}
+				return base, err
 			}
 		case !rec.Reached(d.stage):
 			base = stats[m.box.target]
@@ -216,6 +227,10 @@ func (r *run) meetDeath(ctx context.Context, m *machine, d death) (qemu.BlockSta
 		}
 	}
 }
+
+// slowJoin bounds what a machine receives from its join on, in bits per second: its session's handshake takes seconds then, in which it
+// can be met before it has sent its inventory.
+const slowJoin = 16_000
 
 // slowTime is how long the writes of a stage last at least, in seconds.
 const slowTime = 20
