@@ -277,10 +277,13 @@ func (st *liveState) send(out *strings.Builder, d drawnPart, marked bool) {
 // and comes back by itself, and is sent whatever it missed.
 func (s *Server) watch(ctx context.Context, end func(), machine string, dirty chan<- struct{}) {
 	defer end()
+	// The first beat says that the watch stands: what happened between the page's first look and that is in no change.
+	stands := false
 	err := s.cfg.API.Watch(ctx, api.WatchFrom{Machine: machine}, func(c api.Change) error {
-		if c.Kind == api.ChangeBeat {
+		if c.Kind == api.ChangeBeat && stands {
 			return nil
 		}
+		stands = true
 		select {
 		case dirty <- struct{}{}:
 		default:

@@ -199,6 +199,8 @@ func (s stepView) Took(now time.Time) string {
 	switch {
 	case s.Start.IsZero():
 		return ""
+	case s.State == fleet.StepSkipped:
+		return "skipped"
 	case s.End.IsZero():
 		return span(now.Sub(s.Start.Time))
 	}

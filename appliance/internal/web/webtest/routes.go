@@ -471,6 +471,7 @@ func (a *Appliance) watch(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Content-Type", "text/event-stream")
 	w.WriteHeader(http.StatusOK)
 	rc := http.NewResponseController(w)
+	fmt.Fprintf(w, "event: %s\ndata: {\"kind\":%q}\n\n", api.ChangeBeat, api.ChangeBeat)
 	rc.Flush()
 	for {
 		select {
