@@ -12,6 +12,8 @@ const (
 	// lostLimit is how long a lost session of the RAM disk may take to come back before its step fails. A link that was away for
 	// two minutes is found again within it: the agent notices after three heartbeats of 15 s, and dials again every 30 s at the latest.
 	lostLimit = 3 * time.Minute
+	// returnTime is how long the RAM disk's agent may take to find an appliance that started again, before that counts as a loss.
+	returnTime = time.Minute
 	// noticeTime bounds how long after the machine's last word its session counts as lost: the gateway waits 45 s.
 	noticeTime = time.Minute
 )

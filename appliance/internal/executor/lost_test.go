@@ -126,10 +126,11 @@ func TestLostSessionOverARestart(t *testing.T) {
 				}
 				r.sender.up["ramdisk"] = false
 				r.restart()
+				pass(time.Minute)
 				if w := r.show().Waiting; w == nil || !contains(w.For, "lost since") {
 					t.Errorf("got waiting %+v, want the lost session", w)
 				}
-				pass(3*time.Minute - time.Second)
+				pass(2*time.Minute - time.Second)
 				if m := r.show(); m.State != fleet.MachineProvisioning {
 					t.Fatalf("got %s, want the whole time after the start", r.describe())
 				}
@@ -138,6 +139,26 @@ func TestLostSessionOverARestart(t *testing.T) {
 			})
 		})
 	}
+}
+
+// An agent that finds the appliance again soon after its start was never lost: nothing is written of it, so that an appliance that
+// dies over its first writes, again and again, still comes further each time.
+func TestNoLossIsWrittenOfASessionThatComesBackAfterARestart(t *testing.T) {
+	bubble(t, func(t *testing.T, r *rig) {
+		r.until("ok disk.wipe")
+		r.sender.up["ramdisk"] = false
+		r.restart()
+		pass(30 * time.Second)
+		if w := r.show().Waiting; w == nil || contains(w.For, "lost") {
+			t.Errorf("got waiting %+v half a minute after the start, want the wipe's", w)
+		}
+		r.sender.up["ramdisk"] = true
+		r.post(executor.SessionUp{Role: "ramdisk", Epoch: 9})
+		pass(2 * time.Minute)
+		if w := r.show().Waiting; w == nil || contains(w.For, "lost") {
+			t.Errorf("got waiting %+v, want the wipe's: its agent is back", w)
+		}
+	})
 }
 
 // A machine that is seen to boot again while its RAM disk is gone is not waited for; the packet alone, which anybody can send, ends

@@ -29,6 +29,8 @@ type worker struct {
 	// began is when this process took the workflow up.
 	began        time.Time
 	progressedAt time.Time
+	// heard: what became of the RAM disk's session since began is known.
+	heard bool
 
 	inbox chan request
 	// wake says that gone agents are back; which ones is in back, guarded by the executor's mutex.
@@ -117,9 +119,6 @@ func (w *worker) catchUp(ctx context.Context) {
 	if l, err := w.e.cfg.Fleet.Lease(ctx, w.run.Plan.LeaseID); err == nil && l.State == fleet.LeaseConsumed && w.run.RAMDiskKeyID == "" {
 		_ = w.apply(ctx, Joined{Role: roleRAMDisk, KeyID: l.KeyID, At: l.Consumed.Time})
 	}
-	if w.run.State.Open() && w.run.Lost == nil {
-		_ = w.apply(ctx, SessionDown{Role: roleRAMDisk, Epoch: w.run.Epoch, At: w.began, Why: "the appliance started again, which ends every session"})
-	}
 	switch stop, err := w.e.cfg.Fleet.Stop(ctx); {
 	case err != nil || !w.run.State.Open():
 	case stop == nil && w.run.Stopped != nil:
@@ -192,7 +191,29 @@ func (w *worker) apply(ctx context.Context, fact Fact) error {
 	if err := f.settle(); err != nil {
 		return err
 	}
-	return w.store(ctx, f.run)
+	if err := w.store(ctx, f.run); err != nil {
+		return err
+	}
+	if up, ok := fact.(SessionUp); ok && up.Role == roleRAMDisk {
+		w.heard = true
+	}
+	return nil
+}
+
+// miss notes the loss of a RAM disk's session that ended with the process before this one and was not opened again. Before its time is
+// up nothing is written: an appliance that does not live long would write of nothing but its own deaths.
+func (w *worker) miss(ctx context.Context) error {
+	if w.heard || w.e.cfg.Now().Before(w.began.Add(returnTime)) {
+		return nil
+	}
+	if w.run.State.Open() && w.run.Lost == nil {
+		lost := SessionDown{Role: roleRAMDisk, Epoch: w.run.Epoch, At: w.began, Why: "the appliance started again, which ends every session"}
+		if err := w.apply(ctx, lost); err != nil {
+			return err
+		}
+	}
+	w.heard = true
+	return nil
 }
 
 // idle says whether a report is only progress, too soon after the last that was stored.
@@ -286,11 +307,9 @@ func (w *worker) tell(ctx context.Context, old *fleet.Run) {
 
 // act settles, sends what is to be sent, and returns how long the worker may rest.
 func (w *worker) act(ctx context.Context) time.Duration {
-	f, err := w.flow(ctx)
+	err := w.miss(ctx)
 	if err == nil {
-		if err = f.settle(); err == nil {
-			err = w.store(ctx, f.run)
-		}
+		err = w.settle(ctx)
 	}
 	if err != nil {
 		w.e.cfg.Log.Warn("move workflow", "machine", w.run.Machine, "workflow", w.id, "err", err)
@@ -306,6 +325,18 @@ func (w *worker) act(ctx context.Context) time.Duration {
 		w.overOnce.Do(func() { close(w.over) })
 	}
 	return w.rest()
+}
+
+// settle moves the workflow on as far as it goes now.
+func (w *worker) settle(ctx context.Context) error {
+	f, err := w.flow(ctx)
+	if err != nil {
+		return err
+	}
+	if err := f.settle(); err != nil {
+		return err
+	}
+	return w.store(ctx, f.run)
 }
 
 // endLease makes sure that nobody joins with the lease of a workflow that is over.
@@ -440,6 +471,9 @@ func (w *worker) rest() time.Duration {
 		if w.run.Lost != nil && ofRAMDisk(s.Name) {
 			earlier(f.back(s))
 		}
+	}
+	if !w.heard {
+		earlier(w.began.Add(returnTime))
 	}
 	if !w.run.State.Open() {
 		earlier(w.run.CloseBy.Time)
