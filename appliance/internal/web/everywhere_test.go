@@ -2,6 +2,7 @@ package web_test
 
 import (
 	"bufio"
+	"io"
 	"net/http"
 	"strings"
 	"testing"
@@ -92,5 +93,16 @@ func TestEveryPageCountsWhoNeedsYou(t *testing.T) {
 	empty := newSite(t, webtest.Empty, false)
 	if page := body(t, empty.client(t, "vera").request("GET", "/images", nil)); !strings.Contains(page, `id="needs" href="/?state=need" hidden`) {
 		t.Error("nobody needs anybody, and the header says otherwise")
+	}
+}
+
+// A page that was loaded before the first machine came has no place for what its stream would send: it is told to load again.
+func TestAStreamOfOtherPartsThanThePageHasEndsIt(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, webtest.New, false)
+	stream := s.client(t, "omar").request("GET", "/live/fleet?parts=headline.nothing", map[string]string{"Sec-Fetch-Site": "same-origin"})
+	got, err := io.ReadAll(stream.Body)
+	if err != nil || string(got) != "event: over\ndata: .\n\n" {
+		t.Errorf("got %q, %v; want the word that it is over, and the end", got, err)
 	}
 }

@@ -266,5 +266,5 @@ func (s *Server) fleet(v *visit) error {
 		title = all[i].data.(headline).Text
 	}
 	return v.show("fleet", title, http.StatusOK, fleetPage{Parts: drawn, Columns: sortables(q), Empty: title == noMachines,
-		Live: address("/live/fleet", q, "after", q.Get("after"))})
+		Live: address("/live/fleet", q, "after", q.Get("after"), "parts", idsOf(all))})
 }

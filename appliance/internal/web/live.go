@@ -105,7 +105,7 @@ func (v *visit) drawAll(all []part) (map[string]template.HTML, error) {
 
 // stream serves the live updates of a page.
 func (s *Server) stream(build parts) http.HandlerFunc {
-	build = everywhereToo(build)
+	everything := everywhereToo(build)
 	return func(w http.ResponseWriter, r *http.Request) {
 		v := &visit{s: s, w: w, r: r}
 		if !v.enter() {
@@ -124,14 +124,20 @@ func (s *Server) stream(build parts) http.HandlerFunc {
 		}
 		w.Header().Set("Content-Type", "text/event-stream")
 		w.Header().Set("X-Accel-Buffering", "no")
-		v.live(rc, build)
+		v.live(rc, build, everything)
 	}
 }
 
 // live sends updates until the browser leaves, the session ends or a write is refused. What went wrong is said by ending: the page
 // says that the connection is lost and comes back by itself.
-func (v *visit) live(rc *http.ResponseController, build parts) {
-	_, machine, err := build(v)
+//
+// own are the page's own parts, build those and what every page has. A page that was loaded with other parts than there are when its
+// stream begins has nothing that they could replace, and is loaded again.
+func (v *visit) live(rc *http.ResponseController, own, build parts) {
+	all, machine, err := own(v)
+	if loaded := v.r.URL.Query().Get("parts"); err == nil && loaded != "" && loaded != idsOf(all) {
+		err = errOtherParts
+	}
 	if err != nil {
 		v.over(rc, err)
 		return
@@ -139,8 +145,8 @@ func (v *visit) live(rc *http.ResponseController, build parts) {
 	ctx, cancel := context.WithCancel(v.ctx())
 	defer cancel()
 	dirty := make(chan struct{}, 1)
+	dirty <- struct{}{} // before the watch, which fills it too
 	go v.s.watch(ctx, cancel, machine, dirty)
-	dirty <- struct{}{}
 	st := &liveState{seen: map[string]drawnPart{}}
 	beat, peek := time.NewTicker(beatEvery), time.NewTicker(peekEvery)
 	defer beat.Stop()
@@ -167,6 +173,15 @@ func (v *visit) live(rc *http.ResponseController, build parts) {
 		}
 		pause(ctx, dirty, st)
 	}
+}
+
+// idsOf are the ids of parts, in their order.
+func idsOf(all []part) string {
+	ids := make([]string, len(all))
+	for i, p := range all {
+		ids[i] = p.id
+	}
+	return strings.Join(ids, ".")
 }
 
 // errOtherParts: the page has other parts now than it was loaded with, such as when the first machine comes.
@@ -209,10 +224,7 @@ func (v *visit) update(st *liveState, build parts) error {
 	if err != nil {
 		return err
 	}
-	ids := ""
-	for _, p := range all {
-		ids += p.id + " "
-	}
+	ids := idsOf(all)
 	if st.ids != "" && st.ids != ids {
 		return errOtherParts
 	}
