@@ -179,7 +179,7 @@ func TestNetwork(t *testing.T) {
 // Ports are bound for true; who holds one is named.
 func TestPorts(t *testing.T) {
 	t.Parallel()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	l, err := net.Listen("tcp", "127.83.17.5:0") // where no other test listens, so that it stays free
 	if err != nil {
 		t.Fatal(err)
 	}
