@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"regexp"
 	"slices"
+	"strings"
 	"time"
 
 	"firstlight/testbed/judge"
@@ -179,6 +180,10 @@ func (r *run) die(ctx context.Context, m *machine, d death) (from int64, err err
 func (r *run) meetDeath(ctx context.Context, m *machine, d death) (qemu.BlockStat, error) {
 	var base qemu.BlockStat
 	slowed, narrowed := false, false
+	before, err := judge.ReadSerial(m.serialPath())
+	if err != nil {
+		return base, err
+	}
 	for {
 		stats, statErr := m.counters(ctx)
 		rec, err := r.show(ctx, m)
@@ -193,9 +198,8 @@ func (r *run) meetDeath(ctx context.Context, m *machine, d death) (qemu.BlockSta
 				return base, err
 			}
 		}
-		if !narrowed && d.stage == "inventory" && rec.Reached("join") {
-			narrowed = true
-			if err := r.lab.Throttle(ctx, m.index, slowJoin); err != nil {
+		if !narrowed && d.stage == "inventory" {
+			if narrowed, err = r.narrow(ctx, m, len(before)); err != nil {
 				return base, err
 			}
 		}
@@ -231,6 +235,18 @@ func (r *run) meetDeath(ctx context.Context, m *machine, d death) (qemu.BlockSta
 // slowJoin bounds what a machine receives from its join on, in bits per second: its session's handshake takes seconds then, in which it
 // can be met before it has sent its inventory.
 const slowJoin = 16_000
+
+// narrow slows what a machine receives once its agent has started, so that nothing which the firmware loads is slowed.
+func (r *run) narrow(ctx context.Context, m *machine, from int) (bool, error) {
+	serial, err := judge.ReadSerial(m.serialPath())
+	if err != nil || !strings.Contains(serial[min(from, len(serial)):], agentStarts) {
+		return false, err
+	}
+	return true, r.lab.Throttle(ctx, m.index, slowJoin)
+}
+
+// agentStarts begins the agent's first line on the console.
+const agentStarts = "firstlight: machine agent"
 
 // slowTime is how long the writes of a stage last at least, in seconds.
 const slowTime = 20
