@@ -275,6 +275,7 @@ func TestAgentBootsOneMachineOnce(t *testing.T) {
 	r.succeed("boot.cleanUp", &sitev1.CleanUpBoot{LeaseId: "lease-1", Reason: sitev1.CleanUpBoot_REASON_CONSUMED})
 	r.refused(script)
 	r.stop()
+	r.gateway.WaitDisconnected(siteNode, role) // else the next command may go to the session that is ending
 	r.start()
 	r.refused(script)
 	if r.tokens != 1 {

@@ -153,6 +153,7 @@ func TestPolicyIsKeptAndOnlyGrows(t *testing.T) {
 		}
 	}
 	r.stop()
+	r.gateway.WaitDisconnected(siteNode, role) // else the next command may go to the session that is ending
 	r.start()
 	if file := r.offer(r.discover(false)); file == "" {
 		t.Error("after a restart: got no discovery, want the policy kept")
