@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"regexp"
 	"slices"
 	"strings"
@@ -181,7 +182,7 @@ func (r *run) meetDeath(ctx context.Context, m *machine, d death) (qemu.BlockSta
 	var base qemu.BlockStat
 	slowed, narrowed := false, false
 	before, err := judge.ReadSerial(m.serialPath())
-	if err != nil {
+	if err != nil && !errors.Is(err, fs.ErrNotExist) { // it was never switched on
 		return base, err
 	}
 	for {
@@ -239,6 +240,9 @@ const slowJoin = 16_000
 // narrow slows what a machine receives once its agent has started, so that nothing which the firmware loads is slowed.
 func (r *run) narrow(ctx context.Context, m *machine, from int) (bool, error) {
 	serial, err := judge.ReadSerial(m.serialPath())
+	if errors.Is(err, fs.ErrNotExist) {
+		return false, nil
+	}
 	if err != nil || !strings.Contains(serial[min(from, len(serial)):], agentStarts) {
 		return false, err
 	}
