@@ -12,10 +12,9 @@ import (
 	"time"
 )
 
-// A number has settled when it went no lower for quiet, which is more than an idle connection or the last resend of a transfer lives;
-// it is asked for again after every look.
+// A number has settled when it went no lower for quiet; it is asked for again after every look.
 const (
-	quiet = 75 * time.Second
+	quiet = 10 * time.Second
 	look  = 100 * time.Millisecond
 )
 
