@@ -22,7 +22,7 @@ const (
 func Goroutines(metrics io.Reader) (int, error) {
 	lines := bufio.NewScanner(metrics)
 	for lines.Scan() {
-		text, ok := strings.CutPrefix(lines.Text(), "go_goroutines ")
+		text, ok := strings.CutPrefix(lines.Text(), "firstlight_goroutines ")
 		if !ok {
 			continue
 		}

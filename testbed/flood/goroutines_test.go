@@ -11,11 +11,11 @@ import (
 
 func TestGoroutinesAreReadFromMetrics(t *testing.T) {
 	t.Parallel()
-	const text = "# HELP go_goroutines Number of goroutines that currently exist.\n# TYPE go_goroutines gauge\ngo_goroutines 143\ngo_threads 9\n"
+	const text = "# HELP firstlight_goroutines Number of goroutines that currently exist.\n# TYPE firstlight_goroutines gauge\nfirstlight_goroutines 143\ngo_threads 9\n"
 	if n, err := Goroutines(strings.NewReader(text)); err != nil || n != 143 {
 		t.Errorf("got %d, %v, want 143", n, err)
 	}
-	for _, bad := range []string{"", "go_goroutines_total 1\n", "go_goroutines many\n"} {
+	for _, bad := range []string{"", "firstlight_goroutines_total 1\n", "firstlight_goroutines many\n"} {
 		if n, err := Goroutines(strings.NewReader(bad)); err == nil {
 			t.Errorf("%q: got %d, want an error", bad, n)
 		}

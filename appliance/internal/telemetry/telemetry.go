@@ -33,7 +33,8 @@ const Other = "other"
 
 // Metrics are the appliance's numbers since its start. Make them with NewMetrics; all methods are safe for use from many goroutines.
 type Metrics struct {
-	registry *prometheus.Registry
+	registry   *prometheus.Registry
+	goroutines *prometheus.GaugeVec
 
 	boots, steps, commands, events           *prometheus.CounterVec
 	bootSeconds, stepSeconds, commandSeconds *prometheus.HistogramVec
@@ -48,11 +49,15 @@ type Metrics struct {
 // minutes are the buckets of what takes seconds to an hour: steps, commands and whole boots.
 var minutes = []float64{0.5, 1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1200, 3600}
 
+func (m *Metrics) count() { m.goroutines.WithLabelValues().Set(float64(runtime.NumGoroutine())) }
+
 // NewMetrics returns metrics that count nothing yet but the process itself.
 func NewMetrics(version string) *Metrics {
 	m := &Metrics{registry: prometheus.NewRegistry()}
 	build := m.gauge("build_info", "Always 1; the labels say which version runs.", "version", "go_version")
 	build.WithLabelValues(version, runtime.Version()).Set(1)
+	m.goroutines = m.gauge("goroutines", "Goroutines before somebody asked; go_goroutines also counts some of those that gather the answer.")
+	m.count()
 
 	m.boots = m.counter("boots_total", "Workflows that ended.", "outcome")
 	m.bootSeconds = m.histogram("boot_duration_seconds", "From the order to the end of a workflow.", minutes, "outcome")
@@ -84,8 +89,12 @@ func NewMetrics(version string) *Metrics {
 
 // Handler answers a scrape in Prometheus's formats.
 func (m *Metrics) Handler(log *slog.Logger) http.Handler {
-	return promhttp.HandlerFor(m.registry, promhttp.HandlerOpts{
+	gather := promhttp.HandlerFor(m.registry, promhttp.HandlerOpts{
 		ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelWarn), MaxRequestsInFlight: scrapesAtOnce, Timeout: scrapeTimeout,
+	})
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		m.count()
+		gather.ServeHTTP(w, r)
 	})
 }
 
